@@ -31,7 +31,15 @@ __all__ = ["report"]
     metavar="N",
     help="Only the newest N days of farm time.  [default: all]",
 )
-def report(directory: Path, html: Path, farm: str | None, by: str, days: float | None) -> None:
+@click.option(
+    "--whatif",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Show what other parameters would have led to: a file of `rank whatif --parquet`.",
+)
+def report(
+    directory: Path, html: Path, farm: str | None, by: str, days: float | None, whatif: Path | None
+) -> None:
     """Write a page with charts of who published, who was recent, and the scores.
 
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`. The page is one file, without scripts and without
@@ -39,7 +47,7 @@ def report(directory: Path, html: Path, farm: str | None, by: str, days: float |
     """
     from garlicfarm.durable_files import replace_file
 
-    page = plugin("report").report(directory, farm, by, days)
+    page = plugin("report").report(directory, farm, by, days, whatif)
     try:
         replace_file(html, [page.encode()], 0o644)
     except OSError as error:

@@ -108,7 +108,8 @@ def whatif(
             ranked = job.ranked(answers)
             _show(options.output, log, ranked)
             if parquet is not None:
-                job.write_parquet(log, ranked, parquet)
+                rows = [(answer.is_current, answer.outcome) for answer in ranked]
+                plugin("whatif_file").write_outcomes(log, rows, parquet)
     if is_interrupted:
         click.echo(f"interrupted after {len(answers)} of {len(settings) + 1} settings", err=True)
         return 130

@@ -17,11 +17,13 @@ from garlicfarm_plugin_spark.charts import WIDTH, Axis, bars, lanes, lines, scor
 from garlicfarm_plugin_spark.history import INPUT, WHOLE_MS, By, figures
 from garlicfarm_plugin_spark.parquet import read_rankings
 from garlicfarm_plugin_spark.period import PERIODS_MS
+from garlicfarm_plugin_spark.whatif_file import read_outcomes
 
 __all__ = ["report"]
 
 MOST_MEMBERS = 16
 MOST_CHANGES = 100
+MOST_SETTINGS = 30
 COLOURS = 8
 LANE_HEIGHT, SCORES_HEIGHT, BARS_HEIGHT = 22, 200, 36
 _COLUMNS = [*INPUT[3:], "changed"]
@@ -51,12 +53,19 @@ class _Ranking(msgspec.Struct):
     orders: dict[str, _Order] = {}
 
 
-def report(directory: Path, farm: str | None = None, by: By = "hour", days: float | None = None) -> str:
+def report(
+    directory: Path,
+    farm: str | None = None,
+    by: By = "hour",
+    days: float | None = None,
+    whatif: Path | None = None,
+) -> str:
     """The page, HTML, about the rankings that ``directory`` holds.
 
     :param farm: its name; None: the only one there.
     :param by: what the bars are of.
     :param days: only so much of the newest farm time; None: all.
+    :param whatif: a file of `rank whatif --parquet`, to show what other parameters would have led to.
     :raises ConfigError: there are no rankings of this farm, or of several farms and none is named.
     """
     farm, farm_id, rows = _rows(directory, farm, days)
@@ -100,8 +109,24 @@ def report(directory: Path, farm: str | None = None, by: By = "hour", days: floa
         changes=[
             _change(rows[number - 1] if number else None, rows[number], texts) for number in reversed(told)
         ],
+        whatif=None if whatif is None else _whatif(whatif, farm_id),
         heights={"lane": LANE_HEIGHT, "scores": SCORES_HEIGHT, "bars": BARS_HEIGHT},
     )
+
+
+def _whatif(path: Path, farm_id: str) -> dict[str, Any]:
+    """The settings that lost least, and the farm as it was."""
+    rows = read_outcomes(path, farm_id)
+    shown = [row for place, row in enumerate(rows) if place < MOST_SETTINGS or row["current"]]
+    parts = [part for part in rows[0]["weights"] if len({row["weights"][part] for row in rows}) > 1]
+    return {
+        "rows": shown,
+        "parts": parts,
+        "left_out": len(rows) - len(shown),
+        "first": rows[0]["first_index"],
+        "last": rows[0]["last_index"],
+        "most_lost": max(1, *(row["score_lost"] for row in shown)),
+    }
 
 
 def _rows(directory: Path, farm: str | None, days: float | None) -> tuple[str, str, list[dict[str, Any]]]:

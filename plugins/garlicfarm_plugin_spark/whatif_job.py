@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -24,10 +24,7 @@ from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
 
-if TYPE_CHECKING:
-    import pyarrow
-
-__all__ = ["Answer", "Question", "compare", "outcome_of", "ranked", "write_parquet"]
+__all__ = ["Answer", "Question", "compare", "outcome_of", "ranked"]
 
 
 @dataclass(frozen=True)
@@ -139,50 +136,3 @@ def _figures(answer: Answer) -> dict[str, object]:
     found: dict[str, object] = msgspec.structs.asdict(answer.outcome)
     del found["cpu_us"]
     return found
-
-
-def write_parquet(log: RecordedLog, answers: Sequence[Answer], path: Path) -> None:
-    """A row for each answer, in that order (columns: docs/reference/spark.md). The file appears whole.
-
-    :raises OSError: it cannot be written.
-    """
-    import pyarrow.parquet
-
-    partial_path = path.with_name(f".{path.name}.part")
-    try:
-        pyarrow.parquet.write_table(_table(log, answers), partial_path)
-        partial_path.replace(path)
-    finally:
-        partial_path.unlink(missing_ok=True)
-
-
-def _table(log: RecordedLog, answers: Sequence[Answer]) -> pyarrow.Table:
-    import pyarrow
-
-    numbers = [
-        *("margin", "R", "changes", "flaps", "handovers", "handover_mean_ms", "handover_max_ms"),
-        *("unserved_ms", "score_lost", "span_ms", "cpu_us"),
-    ]
-    schema = pyarrow.schema(
-        [
-            ("farm", pyarrow.string()),
-            ("farm_id", pyarrow.string()),
-            ("first_index", pyarrow.int64()),
-            ("last_index", pyarrow.int64()),
-            ("current", pyarrow.bool_()),
-            ("weights", pyarrow.map_(pyarrow.string(), pyarrow.int64())),
-            *((name, pyarrow.int64()) for name in numbers),
-        ]
-    )
-    same = {
-        "farm": log.farm,
-        "farm_id": log.farm_id,
-        "first_index": log.first_index,
-        "last_index": log.last_index,
-    }
-    rows = []
-    for each in answers:
-        figures = msgspec.structs.asdict(each.outcome)
-        figures["weights"] = list(figures["weights"].items())
-        rows.append({**same, "current": each.is_current, **figures})
-    return pyarrow.Table.from_pylist(rows, schema)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/spark.md").read_text(encoding="utf-8")
 SECTION = re.search(r"^## What-if\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
 GUIDE = (ROOT / "docs/howto/choose-parameters.md").read_text(encoding="utf-8")
-JOB = (ROOT / "plugins/garlicfarm_plugin_spark/whatif_job.py").read_text(encoding="utf-8")
+FILE = (ROOT / "plugins/garlicfarm_plugin_spark/whatif_file.py").read_text(encoding="utf-8")
 
 
 def section() -> str:
@@ -28,8 +28,9 @@ def flowing(text: str) -> str:
 
 def test_figures_on_the_page_are_all_columns_of_the_file() -> None:
     shown = re.findall(r"^\| `(\w+)` \| `[a-z0-9<>, ]+` \|", section(), re.MULTILINE)
-    log = re.findall(r'\("(\w+)", pyarrow', JOB)
-    assert {*shown} == {*log, *Outcome.__struct_fields__}
+    log = re.findall(r'\("(\w+)", pyarrow', FILE)
+    numbers = re.findall(r'"(\w+)"', FILE[FILE.index("_NUMBERS") : FILE.index("_SCHEMA")])
+    assert {*shown} == {*log, *numbers} == {*log, *Outcome.__struct_fields__}
     assert len(shown) == len({*shown}) > 15
 
 

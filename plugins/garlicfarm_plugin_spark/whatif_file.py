@@ -1,0 +1,80 @@
+"""The file of `rank whatif --parquet`: written there, and read for the page of `rank report --whatif`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow
+import pyarrow.parquet
+
+from garlicfarm.durable_files import replace_file
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.recorded_log import RecordedLog
+from garlicfarm_plugin_spark.whatif import Outcome
+
+__all__ = ["read_outcomes", "write_outcomes"]
+
+_NUMBERS = (
+    *("margin", "R", "changes", "flaps", "handovers", "handover_mean_ms", "handover_max_ms"),
+    *("unserved_ms", "score_lost", "span_ms", "cpu_us"),
+)
+_SCHEMA = pyarrow.schema(
+    [
+        ("farm", pyarrow.string()),
+        ("farm_id", pyarrow.string()),
+        ("first_index", pyarrow.int64()),
+        ("last_index", pyarrow.int64()),
+        ("current", pyarrow.bool_()),
+        ("weights", pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+        *((name, pyarrow.int64()) for name in _NUMBERS),
+    ]
+)
+
+
+def write_outcomes(log: RecordedLog, outcomes: Iterable[tuple[bool, Outcome]], path: Path) -> None:
+    """A row for each outcome, in that order; its columns are in docs/reference/spark.md. The file appears
+    whole, and replaces an older one.
+
+    :param outcomes: each with whether it is history.
+
+    :raises ConfigError: it cannot be written.
+    """
+    same = {
+        "farm": log.farm,
+        "farm_id": log.farm_id,
+        "first_index": log.first_index,
+        "last_index": log.last_index,
+    }
+    rows = []
+    for is_current, outcome in outcomes:
+        figures = msgspec.structs.asdict(outcome)
+        figures["weights"] = list(outcome.weights.items())
+        rows.append({**same, "current": is_current, **figures})
+    data = BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA), data)
+    try:
+        replace_file(path, [data.getvalue()], 0o644)
+    except OSError as error:
+        raise ConfigError([f"--parquet: {path} cannot be written ({error.strerror})"]) from error
+
+
+def read_outcomes(path: Path, farm_id: str) -> list[dict[str, Any]]:
+    """The rows of such a file, as written; ``weights`` as a dict.
+
+    :raises ConfigError: it is none, cannot be read, or is of another farm than that with ``farm_id``.
+    """
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ConfigError([f"--whatif: {path} cannot be read ({error})"]) from error
+    if table.schema.names != _SCHEMA.names:
+        raise ConfigError([f"--whatif: {path} is no file of rank whatif --parquet"])
+    rows: list[dict[str, Any]] = [{**row, "weights": dict(row["weights"])} for row in table.to_pylist()]
+    for row in rows:
+        if row["farm_id"] != farm_id:
+            raise ConfigError([f"--whatif: {path} is of another farm, with the id {row['farm_id']}"])
+    return rows
