@@ -49,7 +49,7 @@ test-slow: .venv/test ## the tests that take longer: processes that are killed, 
 	@.venv/bin/python -m tools.metered "make test-slow" \
 		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
 
-test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
+test-spark: .venv/test .venv/connect ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
 
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
@@ -178,5 +178,10 @@ help: ## this list
 .venv/spark: WHAT = .[spark,java]
 .venv/spark: pyproject.toml | .venv/bin/python
 	@echo "Spark and a Java are about 560 MiB to download; this takes minutes." >&2
+	$(INSTALLED)
+	@touch $@
+
+.venv/connect: WHAT = .[spark,java,connect]
+.venv/connect: .venv/spark
 	$(INSTALLED)
 	@touch $@

@@ -147,6 +147,7 @@ def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) 
         ("bench", ".[bench]"),
         ("dafka", ".[dafka]"),
         ("spark", ".[spark,java]"),
+        ("connect", ".[spark,java,connect]"),
     ],
 )
 def test_make_installs_once_more_where_a_download_broke_off(

@@ -1,0 +1,42 @@
+"""The ranking by Spark Connect: the program of the guide, in a process without a JVM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+pytest.importorskip("grpc_status", reason="the extra connect is not installed: make test-spark")
+
+from tests.spark.feed_server import USER, feed_server
+from tests.spark.script import expectations, scripted_log
+from tests.spark.services import connect_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+LOG = scripted_log()
+EXPECTED = expectations(LOG)
+
+
+def test_program_of_the_guide_ranks_by_connect_as_the_nodes_do(tmp_path: Path) -> None:
+    """A batch each for the first entries and the last ones: the second goes on from the checkpoint."""
+    lines: list[str] = []
+    with connect_server(tmp_path / "connect") as server, feed_server(tmp_path / "node", LOG[:50]) as node:
+        words = [server.url, node.url, "farm", USER, str(node.password_file), str(tmp_path)]
+        for upto in (50, len(LOG)):
+            node.append(LOG[node.farm.commit_index : upto])
+            done = subprocess.run(
+                [sys.executable, ROOT / "examples/connect_rankings.py", *words],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            assert done.returncode == 0, f"{done.stderr}\n{server.last_lines()}"
+            lines = done.stdout.splitlines()
+    expected = [(index, EXPECTED[index]) for index in (50, len(LOG))]
+    assert lines == [f"{index} {each.publisher} {each.ranking}" for index, each in expected]
