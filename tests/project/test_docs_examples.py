@@ -194,6 +194,7 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
         ("howto/router-plugin.md", "file_router"),
         ("howto/publisher-plugin.md", "file_publisher"),
         ("howto/feed-plugin.md", "file_feed"),
+        ("howto/spark-connect.md", "connect_rankings"),
         ("reference/testing-kits.md", "test_counter"),
     ],
 )
