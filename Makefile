@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -50,7 +50,12 @@ test-slow: .venv/test ## the tests that take longer: processes that are killed, 
 		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/connect ## the tests that need Spark (installs it: about 560 MiB)
-	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
+	.venv/bin/python -m pytest -m "spark and not cluster" --must-run spark tests/spark
+
+test-spark-cluster: .venv/test .venv/spark ## executors and drivers killed on a standalone Spark cluster of two workers (minutes; 3 GB)
+	@free=$$(awk '/^MemAvailable:/ { print int($$2 / 1048576) }' /proc/meminfo); [ "$$free" -ge 3 ] || { \
+		echo "skipped: the cluster needs 3 GB of memory, and this machine has $$free to spare"; exit 0; }; \
+	exec .venv/bin/python -m pytest -m cluster --must-run "cluster spark" tests/spark
 
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
@@ -138,7 +143,7 @@ clean: ## remove what was built and cached, but for .venv
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' Makefile
 
 # Debian's Python has `venv` without what it needs, which leaves half an environment behind.
 .venv/bin/python:

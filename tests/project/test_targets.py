@@ -56,7 +56,15 @@ def collected(request: pytest.FixtureRequest) -> list[tuple[str, Path, set[str]]
 
 
 def test_makefile_names_its_targets_of_tests() -> None:
-    assert set(targets()) == {"test", "test-slow", "test-spark", "test-browser", "test-i2p", "test-dafka"}
+    assert set(targets()) == {
+        "test",
+        "test-slow",
+        "test-spark",
+        "test-spark-cluster",
+        "test-browser",
+        "test-i2p",
+        "test-dafka",
+    }
 
 
 def test_every_test_runs_in_exactly_one_target(collected: list[tuple[str, Path, set[str]]]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
-pytest.importorskip("grpc_status", reason="the extra connect is not installed: make test-spark")
 
 from tests.spark.feed_server import USER, feed_server
 from tests.spark.script import expectations, scripted_log
