@@ -4,13 +4,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from garlicfarm_plugin_spark import GarlicFarm, rankings
+from garlicfarm_plugin_spark import rankings
 
 
 def main(remote: str, node: str, farm: str, user: str, password_file: str, directory: str) -> None:
     spark = SparkSession.builder.remote(remote).getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "1")
-    spark.dataSource.register(GarlicFarm)
     entries = (
         spark.readStream.format("garlicfarm")
         .option("url", node)

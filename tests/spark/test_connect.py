@@ -10,19 +10,19 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
+from garlicfarm_plugin_spark.ranking import Fold
 from tests.spark.feed_server import USER, feed_server
-from tests.spark.script import expectations, scripted_log
+from tests.spark.script import scripted_log
 from tests.spark.services import connect_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 LOG = scripted_log()
-EXPECTED = expectations(LOG)
 
 
 def test_program_of_the_guide_ranks_by_connect_as_the_nodes_do(tmp_path: Path) -> None:
-    """A batch each for the first entries and the last ones: the second goes on from the checkpoint."""
+    """Once with the first entries, once with all: the second time goes on from the checkpoint."""
     lines: list[str] = []
     with connect_server(tmp_path / "connect") as server, feed_server(tmp_path / "node", LOG[:50]) as node:
         words = [server.url, node.url, "farm", USER, str(node.password_file), str(tmp_path)]
@@ -37,5 +37,7 @@ def test_program_of_the_guide_ranks_by_connect_as_the_nodes_do(tmp_path: Path) -
             )
             assert done.returncode == 0, f"{done.stderr}\n{server.last_lines()}"
             lines = done.stdout.splitlines()
-    expected = [(index, EXPECTED[index]) for index in (50, len(LOG))]
-    assert lines == [f"{index} {each.publisher} {each.ranking}" for index, each in expected]
+    rows = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
+    expected = list(Fold("farm").rankings(rows, "changes"))
+    assert 10 < len(expected) < len(LOG)
+    assert lines == [f"{row['log_index']} {row['publisher']} {row['ranking']}" for row in expected]
