@@ -74,7 +74,7 @@ def filled(value: Any) -> Any:
     """Without nulls."""
     if isinstance(value, dict):
         return {key: filled(inside) for key, inside in value.items() if inside is not None}
-    return [filled(inside) for inside in value] if isinstance(value, list) else value
+    return [filled(inside) for inside in value] if isinstance(value, list | tuple) else value
 
 
 def test_statuses_are_the_documents_that_the_nodes_count(spark: Session, server: FeedServer) -> None:

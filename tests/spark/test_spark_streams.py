@@ -221,34 +221,36 @@ def test_stream_of_several_farms_goes_on_from_its_checkpoint_and_shows_its_lag(
 ) -> None:
     barn = server.add_farm("barn", LOG[:50])
 
-    def run(name: str) -> Any:
-        given = server.options(farm="*", maxEntriesPerTrigger="60")
+    def run() -> Any:
+        found: list[tuple[str, str, int]] = []
+
+        def keep(batch: Any, number: int) -> None:
+            found.extend(map(tuple, batch.select("farm", "farm_id", "log_index").collect()))
+
         query = (
             spark.spark.readStream.format("garlicfarm")
-            .options(**given)
+            .options(**server.options(farm="*", maxEntriesPerTrigger="60"))
             .load()
-            .writeStream.format("memory")
-            .queryName(name)
+            .writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-        found = spark.spark.sql(f"select farm, farm_id, log_index from {name} order by farm, log_index")
-        return [tuple(row) for row in found.collect()], query.recentProgress
+        return sorted(found), query.recentProgress
 
     def indexes(farm: str, first: int, last: int) -> list[tuple[str, str, int]]:
         farm_id = server.node.farms[farm].farm_id.hex()
         return [(farm, farm_id, index) for index in range(first, last + 1)]
 
-    rows, progress = run("first")
+    rows, progress = run()
     assert rows == indexes("barn", 1, 50) + indexes("farm", 1, END)
     (source,) = progress[0]["sources"]
     assert json.loads(source["endOffset"])["farms"]["farm"]["index"] == 30
     assert json.loads(source["latestOffset"])["farms"]["farm"]["index"] == END
     barn.log.extend(LOG[50:55])
     server.add_farm("late", LOG[:3])
-    rows, _ = run("second")
+    rows, _ = run()
     assert rows == indexes("barn", 51, 55) + indexes("late", 1, 3)
 
 
