@@ -57,7 +57,8 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
             partial(_of_files, period_ms=period_ms), _SHARES, "course binary", "append", "NoTimeout"
         )
     else:
-        shares = of.applyInPandas(partial(_of_table, period_ms=period_ms), _SHARES)
+        # A function with annotations would have to name pandas to Spark, which this module does not import.
+        shares = of.applyInPandas(lambda table: _shares(Course(), _plain(table), period_ms), _SHARES)
     timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
     if rows.isStreaming:
         timed = timed.withWatermark("time", delay)
@@ -85,10 +86,6 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
             ),
         )
     )
-
-
-def _of_table(rows: pandas.DataFrame, *, period_ms: int) -> pandas.DataFrame:
-    return _shares(Course(), _plain(rows), period_ms)
 
 
 def _of_files(
