@@ -35,6 +35,7 @@ __all__ = ["FarmFeed", "FarmHead", "Feed", "Nodes", "Origin", "close_feeds", "op
 T = TypeVar("T")
 
 MAX_RANGE = 20_000  # indexes that one request may ask for
+REPORT_TIMEOUT_S = 2.0
 WAIT_S = 2.0  # for a node that lags behind another one
 _HINT = "is the node running, and the URL right?"
 TURNS = 3  # how often each node is tried in a row without any progress
@@ -156,6 +157,15 @@ class FarmFeed:
     def ranking(self) -> bytes:
         """The body of ``GET …/ranking``."""
         return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
+
+    def report(self, query: str, index: int) -> None:
+        """Tell the node that answered last that ``query`` has read everything up to ``index``; for people
+        only, so no other one is asked, and none is waited for."""
+        node = self._nodes[0]
+        path = self._path(f"readers/{quote(query, safe='')}")
+        with _mapped(node.url):
+            response = node.client.put(node.url + path, params={"index": index}, timeout=REPORT_TIMEOUT_S)
+        _check(node.url, response)
 
     def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]:
         """How far a batch of at most ``max_bytes`` bytes of values reaches: its last index, from ``after`` +

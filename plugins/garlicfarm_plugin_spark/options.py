@@ -24,7 +24,7 @@ MAX_ENTRIES = 20_000
 _OF_NODES = ("url", "user", "passwordFile", "pin", "ca")
 _OF_TOPIC = ("towers", "farmId", "topic", "listen", "keyFile", "peersFile")
 _OF_BOTH = ("farm", "startingIndex", "failOnDataLoss", "minPartitions")
-_OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger")
+_OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "query")
 _OF_BATCHES = ("endingIndex", "pushdown")
 OPTIONS = (*_OF_NODES, *_OF_TOPIC, *_OF_BOTH, *_OF_STREAMS, *_OF_BATCHES)
 """All names; and ``url.NAME``, where NAME is a farm."""
@@ -60,7 +60,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Checked options. ``end``: the last index of a batch query, None: the newest. ``strict``: whether
-    entries that were deleted before they were read end the query. ``given``: the names in use."""
+    entries that were deleted before they were read end the query. ``query``: under which name nodes are told
+    what was read, None: they are not. ``given``: the names in use."""
 
     places: tuple[Place, ...]
     start: Start
@@ -70,6 +71,7 @@ class SourceOptions:
     min_partitions: int
     strict: bool
     pushdown: bool
+    query: str | None
     given: frozenset[str]
 
     @property
@@ -130,6 +132,7 @@ class _Reader:
             min_partitions=self._number("minPartitions"),
             strict=self._flag("failOnDataLoss"),
             pushdown=self._flag("pushdown"),
+            query=self._query(),
             given=frozenset(self._values),
         )
         self._one_farm_for_an_index(found)
@@ -216,6 +219,14 @@ class _Reader:
 
     def _path(self, name: str) -> Path | None:
         return Path(self._values[name]) if name in self._values else None
+
+    def _query(self) -> str | None:
+        name = self._values.get("query")
+        if name is not None and not is_farm_name(name):
+            self.problems.append(f"query is {name!r}, not {FARM_NAME_RULE}")
+        if name is not None and "towers" in self._values:
+            self.problems.append("query tells nodes what was read, and with towers none is asked")
+        return name
 
     def _start(self) -> Start:
         text = self._values.get("startingIndex", DEFAULTS["startingIndex"])

@@ -2,7 +2,7 @@
 
 Options:
 
-``url``, ``user``, ``passwordFile``, ``pin``, ``ca``
+``url``, ``url.NAME``, ``user``, ``passwordFile``, ``pin``, ``ca``
     As for the source; the user needs the role writer. Only the driver connects, and reads the files. The
     URLs are tried in turn; a ranking is stored at the first node that takes it.
 ``query``
@@ -72,9 +72,9 @@ class RankingWriter(DataSourceStreamArrowWriter):
         problems = [f"the option {name} is missing" for name in REQUIRED if not options.get(name)]
         known = {name.lower() for name in (*REQUIRED, *OPTIONAL)} | {*_OF_SPARK}
         problems += [
-            f"the sink has no option {name}{did_you_mean(name, (*REQUIRED, *OPTIONAL))}"
+            f"the option {name} is unknown{did_you_mean(name, (*REQUIRED, *OPTIONAL))}"
             for name in options
-            if name.lower() not in known
+            if name.lower() not in known and not name.lower().startswith("url.")
         ]
         for name in ("query", "run"):
             if options.get(name) and not is_farm_name(options[name]):
@@ -87,6 +87,11 @@ class RankingWriter(DataSourceStreamArrowWriter):
         if problems:
             raise ConfigError(problems)
         self._options = {name: options[name] for name in (*REQUIRED, *OPTIONAL) if name in options}
+        self._urls = {  # by farm, in lower case as Spark passes it
+            name.lower().removeprefix("url."): value
+            for name, value in options.items()
+            if name.lower().startswith("url.")
+        }
         self._checkpoint = options.get("checkpointLocation")
         self._fresh_run = fresh_run
 
@@ -121,39 +126,36 @@ class RankingWriter(DataSourceStreamArrowWriter):
         options = self._options
         # Read each time: it may have been changed.
         password = read_private_file(Path(options["passwordFile"])).strip()
-        async with AdminClient(
-            options["url"].split(),
-            user=options["user"],
-            password=password,
-            pin=options.get("pin"),
-            ca=Path(options["ca"]) if "ca" in options else None,
-        ) as client:
-            await _check_farms(client, rankings)
-            for ranking in rankings:
-                await client.put_ranking(
-                    ranking.farm,
-                    options["query"],
-                    batch,
-                    ranking.body.encode(),
-                    asof=ranking.index,
-                    run=self._run(),
+        of_urls: dict[str, list[Ranking]] = {}
+        for ranking in rankings:
+            of_urls.setdefault(self._urls.get(ranking.farm.lower(), options["url"]), []).append(ranking)
+        for urls, group in of_urls.items():
+            async with AdminClient(
+                urls.split(),
+                user=options["user"],
+                password=password,
+                pin=options.get("pin"),
+                ca=Path(options["ca"]) if "ca" in options else None,
+            ) as client:
+                await self._store_at(client, group, batch)
+
+    async def _store_at(self, client: AdminClient, rankings: Sequence[Ranking], batch: int) -> None:
+        """Raises `ConfigError`: the node has no such farm, or another one of that name."""
+        query, run = self._options["query"], self._run()
+        ids = {row["name"]: row["farm_id"] for row in await client.farms()}
+        for ranking in rankings:
+            if ids.get(ranking.farm) != ranking.farm_id:
+                raise ConfigError(
+                    [
+                        f"the node of the sink has no farm {ranking.farm} with the id {ranking.farm_id}:"
+                        " give URLs of nodes that have the farms of the rows"
+                    ]
                 )
+            body = ranking.body.encode()
+            await client.put_ranking(ranking.farm, query, batch, body, asof=ranking.index, run=run)
 
     def _run(self) -> str:
         return self._options.get("run") or _query_id(self._checkpoint) or self._fresh_run
-
-
-async def _check_farms(client: AdminClient, rankings: Sequence[Ranking]) -> None:
-    """Raises `ConfigError`: a node has no such farm, or another one of that name."""
-    ids = {row["name"]: row["farm_id"] for row in await client.farms()}
-    for ranking in rankings:
-        if ids.get(ranking.farm) != ranking.farm_id:
-            raise ConfigError(
-                [
-                    f"the node of the sink has no farm {ranking.farm} with the id {ranking.farm_id}:"
-                    " give URLs of nodes that have the farms of the rows"
-                ]
-            )
 
 
 def _query_id(checkpoint: str | None) -> str | None:

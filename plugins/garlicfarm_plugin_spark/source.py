@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -38,9 +39,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from garlicfarm.errors import Compacted, ConfigError, UnreachableError
+from garlicfarm.errors import Compacted, ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
-from garlicfarm_plugin_spark.feed import FarmHead, Origin, close_feeds, open_feed
+from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Origin, close_feeds, open_feed
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
 
@@ -57,6 +58,8 @@ STATE = 0
 SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"
 
 MAX_INDEX = 2**63 - 1
+REPORT_S = 5.0
+"""The shortest time between two reports of what a query has read."""
 
 _log = logging.getLogger("garlicfarm.spark")
 
@@ -192,6 +195,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(read_options(options), stream=True)
         self._last: dict[str, int] | None = None
         self._newest: dict[str, Position] = {}
+        self._reported: float | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_entries)
@@ -251,6 +255,20 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone = self._losses.when_gone(begun=begun)
                 ranges.append(Range(self._origin(farm), position.farm_id, after, position.index, gone))
         return self._split(ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell nodes what was read. A query does not depend on that: a failure is logged."""
+        query = self._options.query
+        if query is None or (self._reported is not None and monotonic() - self._reported < REPORT_S):
+            return
+        self._reported = monotonic()
+        for farm, position in decode_offset(end, self._options.only_farm).items():
+            try:
+                feed = open_feed(self._origin(farm))
+                assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
+                feed.report(query, position.index)
+            except GarlicFarmError as error:
+                _log.warning("no node is told that %s has read the farm %s: %s", query, farm, error)
 
     def stop(self) -> None:
         close_feeds()

@@ -50,7 +50,7 @@ def test_sink_page_has_every_option() -> None:
     required, optional = (set(re.findall(r'"(\w+)"', line)) for line in lines)
     shown = {name: default for name, default, *_ in rows("option of the sink")}
     assert {name for name, default in shown.items() if default == "required"} == required
-    assert shown.keys() == required | optional
+    assert shown.keys() == required | optional | {"url.NAME"}
 
 
 def test_source_page_has_the_columns_of_source_rankings_and_history() -> None:

@@ -130,12 +130,19 @@ def test_contradiction_is_an_error_of_the_batch_and_another_run_replaces(server:
     assert stored(server) == {1: (10, "b")}
 
 
-def test_rows_of_a_farm_that_the_node_lacks_are_refused_and_nothing_is_stored(server: FeedServer) -> None:
+def test_rows_of_a_farm_that_the_node_lacks_are_refused(server: FeedServer) -> None:
     sink = writer(server)
     for other in (rows(5, farm_id="f" * 32), rows(5, farm="other", farm_id="f" * 32)):
         with pytest.raises(ConfigError, match=r"has no farm (farm|other) with the id f{32}"):
-            sink.commit([sink.write(iter([rows(9), other]))], 1)
+            sink.commit([sink.write(iter([other]))], 1)
     assert stored(server) == {}
+
+
+def test_farm_with_urls_of_its_own_is_stored_there(server: FeedServer) -> None:
+    nowhere = "https://127.0.0.1:1?pin=sha256-" + "A" * 43
+    sink = writer(server, **{"url": nowhere, "url.FARM": server.url})
+    sink.commit([sink.write(iter([rows(9)]))], 1)
+    assert stored(server) == {1: (9, "fresh")}
 
 
 def test_password_is_read_for_each_batch_and_the_next_node_asked(server: FeedServer) -> None:
@@ -166,8 +173,8 @@ def test_options_and_columns_that_cannot_be_used_are_all_named(server: FeedServe
         )
     assert list(raised.value.problems) == [
         "the option user is missing",
-        "the sink has no option farms",
-        "the sink has no option pasword; did you mean 'passwordFile'?",
+        "the option farms is unknown",
+        "the option pasword is unknown; did you mean 'passwordFile'?",
         "query is 'a/b', not 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..",
         "run is '..', not 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..",
         "the rows have no column farm_id: the sink takes those of rankings()",
@@ -184,7 +191,7 @@ def start(spark: Any, server: FeedServer, checkpoint: Path, **options: str) -> A
     )
     given = {name: value for name, value in server.options().items() if name != "farm"}
     return (
-        rankings(entries.load())
+        rankings(entries.load(), rows="batches")
         .writeStream.format("garlicfarm")
         .options(**given, query="spark", **options)
         .option("checkpointLocation", str(checkpoint))
@@ -204,7 +211,7 @@ def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
     assert [body(server, batch) for batch in range(len(ends))] == [EXPECTED[end].ranking for end in ends]
     (row,) = server.farm.rankings.queries()
     assert row["comparison"] == {"batch": len(ends) - 1, "asof": END, "equal": True, "difference": ""}
-    with pytest.raises(StreamingQueryException, match="ConfigError: the sink has no option farms"):
+    with pytest.raises(StreamingQueryException, match="ConfigError: the option farms is unknown"):
         start(spark.spark, server, tmp_path / "third", farms="*").awaitTermination()
 
 

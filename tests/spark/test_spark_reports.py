@@ -1,0 +1,93 @@
+"""What the source tells nodes of how far a query has read; no Java runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark import source
+from garlicfarm_plugin_spark.feed import close_feeds
+from garlicfarm_plugin_spark.source import LogReader
+from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
+from tests.spark.script import scripted_log
+
+pytestmark = pytest.mark.spark
+
+LOG = scripted_log()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", LOG) as running:
+        yield running
+    close_feeds()
+
+
+def reader(server: FeedServer, **options: str) -> LogReader:
+    return LogReader(server.options(maxEntriesPerTrigger="20", **options))
+
+
+def next_end(found: LogReader, start: dict[str, Any]) -> dict[str, Any]:
+    return found.latestOffset(start, found.getDefaultReadLimit())
+
+
+def told(server: FeedServer) -> list[tuple[str, str, int, int]]:
+    """Query, user, index and lag of each reader."""
+    url = server.url.partition("?")[0]
+    with httpx.Client(
+        auth=httpx.DigestAuth(USER, PASSWORD),
+        verify=client_tls(pin=server.node.pin, ca=None),
+        trust_env=False,
+    ) as client:
+        rows = client.get(f"{url}/v1/farms/farm/readers").json()["readers"]
+    return [(row["query"], row["user"], row["index"], row["lag"]) for row in rows]
+
+
+def test_committed_batch_is_reported_under_the_querys_name_now_and_then(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reader(server, query="spark")
+    first = next_end(found, found.initialOffset())
+    found.commit(first)
+    assert told(server) == [("spark", "local", 20, len(LOG) - 20)]
+    second = next_end(found, first)
+    found.commit(second)  # too soon
+    assert told(server) == [("spark", "local", 20, len(LOG) - 20)]
+    monkeypatch.setattr(source, "REPORT_S", 0.0)
+    found.commit(second)
+    assert told(server) == [("spark", "local", 40, len(LOG) - 40)]
+
+
+def test_query_without_a_name_reports_nothing(server: FeedServer) -> None:
+    found = reader(server)
+    found.commit(next_end(found, found.initialOffset()))
+    assert told(server) == []
+
+
+def test_report_that_fails_is_logged_and_the_query_goes_on(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    found = reader(server, query="spark")
+    end = next_end(found, found.initialOffset())
+    server.node.farms.pop("farm")
+    found.commit(end)
+    assert "no node is told that spark has read the farm farm: " in caplog.text
+    server.node.farms["farm"] = server.farm
+    assert next_end(found, end) != end
+
+
+def test_name_that_is_none_or_a_topic_is_refused(server: FeedServer) -> None:
+    with pytest.raises(ConfigError, match=r"query is 'a/b', not 1 to 64 of A-Z a-z 0-9 \. _ -"):
+        reader(server, query="a/b")
+    with pytest.raises(ConfigError, match="query tells nodes what was read, and with towers none is asked"):
+        LogReader({"towers": "tcp://127.0.0.1:1", "farm": "farm", "farmId": "0" * 32, "query": "spark"})
