@@ -4,7 +4,7 @@ FROM python:3.11-slim AS node
 
 # The volumes inherit the owner of these directories.
 RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
-    && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank \
+    && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank /farm/history \
         /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3 \
         /farm/site /farm/site-1 /farm/site-2 /farm/site-3 /farm/tower /farm/store /farm/consumer
 

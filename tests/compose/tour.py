@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tools" / "lab-engine.sh"
@@ -181,6 +182,12 @@ def tour() -> None:
     found = until("a ranking by Spark", lambda: ranked(NODES, first["commit"]))
     say(f"rank: {told_in_words(found)}")
 
+    compose("up", "--detach", "--wait", "report", timeout_s=STEP_TIMEOUT_S)
+    host, port = compose("port", "report", "8080").strip().rsplit(":", 1)
+    assert host == "127.0.0.1"
+    until("a page that shows each member", lambda: all(f"member {n}" in page(port) for n in (1, 2, 3)))
+    say(f"report: a page of the history at http://127.0.0.1:{port}")
+
     first = until("a leader and a publisher", lambda: settled("node1"))
     leader = first["leader"]
     others = [node for node in NODES if node != name(leader)]
@@ -222,6 +229,12 @@ def tour() -> None:
     healed = until("a leader and a publisher", lambda: settled(name(cut)))
     found = until("a ranking after the cut", lambda: ranked(NODES, healed["commit"]))
     say(f"the ranking goes on: {told_in_words(found)}")
+
+
+def page(port: str) -> str:
+    """The page that the service ``report`` serves."""
+    with urlopen(f"http://127.0.0.1:{port}", timeout=20) as response:
+        return str(response.read(), "utf-8")
 
 
 def post(node: str, text: str) -> str:
