@@ -139,7 +139,7 @@ def member_beside(router: Path) -> MemberPlan:
 def let_rank_read() -> None:
     """Create the user ``rank`` on every node, and write the options of ``garlicfarm rank``."""
     password = secrets.token_urlsafe(32)
-    options = ["--user rank --password-file password"]
+    options = ["--user rank --password-file password --trigger 1s"]
     for number, volume in VOLUMES.items():
         UserStore(volume / "data" / "users").add("rank", "reader", password)
         write(volume / "data" / "secrets" / "metrics.token", secrets.token_urlsafe(32))

@@ -200,6 +200,7 @@ def _command(directory: Path, farm: ProcessFarm) -> list[str]:
     password_file.touch(0o600)
     password_file.write_text(password)
     command = [sys.executable, "-m", "garlicfarm", "rank", "--farm", farm.name, "--user", USER]
+    command += ["--trigger", "1s"]  # a lab shows things at once
     command += ["--password-file", str(password_file), "--checkpoint", str(directory / "checkpoint")]
     for node in farm.nodes.values():
         data = node.directory / "data"

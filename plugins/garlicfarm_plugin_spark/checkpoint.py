@@ -1,69 +1,89 @@
-"""Checks of the directories that a query writes to, before Spark takes half a minute to start."""
+"""Checks of what a query continues from and writes to: paths before Spark starts, URIs after it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryFile
+from typing import Any
 
 from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.files import LocalFiles, check_directory, is_uri
+from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
+from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place
 
-__all__ = ["check_checkpoint", "check_writable"]
+__all__ = ["check_checkpoint", "check_places", "newest_batch"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[str, str]) -> None:
-    """Check that a query of this farm can continue from ``directory``, with these Spark settings.
+def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], spark: Any = None) -> None:
+    """Check the directories of ``job``: the paths among them, or with a session ``spark`` the URIs.
 
-    Raises `ConfigError`: it belongs to another farm, or has another number of shuffle partitions. Spark
-    would silently keep the old number, because the layout of its state depends on it.
+    ``farms``: the id of each farm, by name. Raises `ConfigError`, or `UnreachableError`: a file system's
+    server does not answer.
     """
-    batch = _newest(directory / "offsets")
+
+    def due(where: str) -> bool:
+        return is_uri(where) == (spark is not None)
+
+    def place(where: str) -> Place:
+        return HadoopPlace(where, spark) if is_uri(where) else LocalPlace(Path(where))
+
+    if due(job.checkpoint):
+        check_checkpoint(place(job.checkpoint), farms, job.only_farm, settings)
+        place(job.checkpoint).check_writable("--checkpoint")
+    kind, _, where = job.sink.partition(":")
+    if kind == "parquet" and due(where):
+        place(where).check_writable("--sink")
+        if not is_uri(where):  # else the sink looks itself
+            check_directory(LocalFiles(Path(where)), where)
+
+
+def check_checkpoint(
+    checkpoint: Place, farms: Mapping[str, str], only: str | None, settings: Mapping[str, str]
+) -> None:
+    """Check that a query of these farms can continue from ``checkpoint``, with these Spark settings.
+
+    ``only``: the name of its only farm. Raises `ConfigError`: it belongs to other farms, or has another
+    number of shuffle partitions. Spark would silently keep the old number, because the layout of its state
+    depends on it.
+    """
+    batch = newest_batch(checkpoint, "offsets")
     if batch is None:
         return
-    newest = directory / "offsets" / str(batch)
+    newest = f"offsets/{batch}"
     try:
         # A version, the settings of the batch, and one offset per source.
-        _, planned, *found = newest.read_text(encoding="utf-8").splitlines()
+        _, planned, *found = checkpoint.read(newest).decode().splitlines()
         conf: dict[str, str] = json.loads(planned)["conf"]
-        positions = decode_offset(json.loads(found[0]), farm)
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        positions = decode_offset(json.loads(found[0]), only)
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
-            [f"{newest} is not an offset of this query ({error}): name a new checkpoint"]
+            [f"{checkpoint.name}/{newest} is not an offset of this query ({error}): name a new checkpoint"]
         ) from error
     ids = {position.farm_id for position in positions.values()}
-    if ids - {farm_id}:
-        raise ConfigError(
-            [
-                f"the checkpoint {directory} belongs to another farm (id {', '.join(sorted(ids))}) than the"
-                f" {farm} that these nodes have (id {farm_id}): name the checkpoint of this farm, or a new"
-                " one"
-            ]
-        )
+    for farm, farm_id in farms.items():
+        of = {positions[farm].farm_id} if farm in positions else ids
+        if of and farm_id not in of and (farm in positions or not ids & set(farms.values())):
+            raise ConfigError(
+                [
+                    f"the checkpoint {checkpoint.name} belongs to another farm (id {', '.join(sorted(of))})"
+                    f" than the {farm} that these nodes have (id {farm_id}): name the checkpoint of this"
+                    " farm, or a new one"
+                ]
+            )
     if conf.get(_PARTITIONS) != settings[_PARTITIONS]:
         raise ConfigError(
             [
-                f"the checkpoint {directory} has {conf.get(_PARTITIONS)} shuffle partitions, not"
+                f"the checkpoint {checkpoint.name} has {conf.get(_PARTITIONS)} shuffle partitions, not"
                 f" {settings[_PARTITIONS]}: set {_PARTITIONS} to that again, or name a new checkpoint"
             ]
         )
 
 
-def _newest(log: Path) -> int | None:
+def newest_batch(place: Place, log: str) -> int | None:
     """The newest batch in one of Spark's logs; every tenth file has a suffix."""
-    return max((int(path.stem) for path in log.glob("*") if path.stem.isdecimal()), default=None)
-
-
-def check_writable(directory: Path, option: str) -> None:
-    """Create ``directory``, which ``option`` names, if it does not exist. Raises `ConfigError`: it is not
-    writable, or the disk is full."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=directory) as file:
-            file.write(b"1")
-    except OSError as error:
-        raise ConfigError(
-            [f"{option}: {directory} cannot be written to ({error.strerror}): name another directory"]
-        ) from error
+    stems = (Path(name).stem for name in place.names(log))
+    return max((int(stem) for stem in stems if stem.isdecimal()), default=None)

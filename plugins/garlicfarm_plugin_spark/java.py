@@ -68,7 +68,7 @@ def _version(java: Path) -> int | None:
 
 def _shim(home: Path, scratch: Path) -> Path:
     java = scratch / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
+    java.parent.mkdir(parents=True, exist_ok=True)
     java.write_text(_SHIM.format(java=home / "bin" / "java"))
     java.chmod(0o755)
     return scratch / "java"

@@ -2,6 +2,7 @@
 
 Outside the main thread Spark does not handle the interrupt signal, so Ctrl-C reaches Trio. A failed query
 is restarted from its checkpoint, because Spark gives a worker only ten seconds to start and never retries.
+So is a Java process that ended: the query continues from its checkpoint in a new one.
 Permanent errors are not retried: a wrong password, deleted entries.
 """
 
@@ -11,30 +12,35 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_writable
-from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
-from garlicfarm_plugin_spark.files import LocalFiles, check_directory, is_uri
+from garlicfarm_plugin_spark.checkpoint import check_places
+from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead
+from garlicfarm_plugin_spark.job import Job, Viewer, ranked_farms, source_options
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.ranking import Rows, rankings
+from garlicfarm_plugin_spark.place import HadoopPlace, location
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
+from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
+from garlicfarm_plugin_spark.stored_state import check_state
+from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
-__all__ = ["Job", "Viewer", "run"]
+__all__ = ["run"]
 
 POLL_S = 0.5
 HEAD_INTERVAL_S = 1.0
+VERIFY_INTERVAL_S = 1.0
+OBSERVED = "ranked"
 LONGEST_PAUSE_S = 30.0
 MOST_FAILURES = 6  # in a row, without a batch or a steady run between them
 STEADY_S = 60.0
-_Ranking = tuple[str, Mapping[str, int]]
+ENDING_S = 5.0
+_Ranking = tuple[str, str, Mapping[str, int]]
 _OURS = re.compile(r"garlicfarm\.errors\.(\w+): ([^\n]+)")
 _LASTING = (
     errors.AuthError,
@@ -45,138 +51,197 @@ _LASTING = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """``sink``: ``console``, ``memory`` or ``parquet:DIRECTORY``. ``scratch``: an empty directory for the
-    lifetime of the job. ``once``: end when everything committed at the start is ranked."""
-
-    nodes: Nodes
-    checkpoint: Path
-    scratch: Path
-    master: str = "local[2]"
-    sink: str = "console"
-    once: bool = False
-    max_entries: int = 20_000
-    conf: Mapping[str, str] = field(default_factory=dict)
-    verbosity: int = 0
-
-
-class Viewer(Protocol):
-    """Receives the results. Called on Trio's thread."""
-
-    async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
-        """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index, and
-        the number of skipped entries up to there, by reason."""
-
-    def progress(self, index: int | None, commit_index: int | None) -> None:
-        """The last ranked index, and the commit index; None: unknown."""
-
-    def note(self, text: str) -> None:
-        """A message for the user."""
-
-
 async def run(job: Job, viewer: Viewer) -> None:
     """Run ``job`` until it is cancelled, or, with ``once``, done.
 
-    Raises `ConfigError` (the farm, the checkpoint, Java or Spark is not usable), `UnreachableError` and
-    `AuthError` (the nodes), `FellBehind` (the next entries were deleted), `GarlicFarmError` (Spark fails
-    repeatedly). Nothing keeps running after it returns or raises, except that a thread waiting for the
-    start of Java or for a silent node at the time of a cancellation ends with this process.
+    Raises `ConfigError` (the farm, the checkpoint, a directory, Java or Spark is not usable),
+    `UnreachableError` and `AuthError` (the nodes), `FellBehind` (the next entries were deleted),
+    `GarlicFarmError` (Spark fails repeatedly). Nothing keeps running after it returns or raises, except
+    that a thread waiting for the start of Java or for a silent node at the time of a cancellation ends with
+    this process.
     """
-    feed = FarmFeed(job.nodes)
+    feed, states = FarmFeed(job.nodes), NodeStates(job.nodes)
+    metrics = RankMetrics()
     try:
-        head = await trio.to_thread.run_sync(feed.head, abandon_on_cancel=True)
-        if head.application != "publisher":
-            raise ConfigError(
-                [f"{job.nodes.farm} runs the application {head.application}, not publisher: no ranking"]
-            )
+        heads = await trio.to_thread.run_sync(feed.heads, job.farms, abandon_on_cancel=True)
+        farms = ranked_farms(job, heads)
+        ids = {farm: head.farm_id for farm, head in farms.items()}
         settings = {**DEFAULTS, **job.conf}
-        check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)
-        check_writable(job.checkpoint, "--checkpoint")
-        kind, _, where = job.sink.partition(":")
-        if kind == "parquet" and not is_uri(where):
-            check_writable(Path(where), "--sink")
-            check_directory(LocalFiles(Path(where)), where)
-        viewer.progress(None, head.commit_index)
-        viewer.note("starting Spark; this takes half a minute")
-        session = await trio.to_thread.run_sync(
-            partial(Session, job.scratch, master=job.master, conf=job.conf, verbosity=job.verbosity),
-            abandon_on_cancel=True,
-        )
-        try:
-            async with trio.open_nursery() as nursery:
-                runner = QueryRunner(job, viewer, session)
-                nursery.start_soon(_watch, feed, head, runner)
-                await runner.run()
-                nursery.cancel_scope.cancel()
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(session.close)
+        check_places(job, ids, settings)
+        with served(metrics, job.metrics):
+            for farm, head in farms.items():
+                viewer.progress(farm, None, head.commit_index)
+            viewer.note("starting Spark; this takes half a minute")
+            open_session = partial(
+                Session, job.scratch, master=job.master, conf=job.conf, verbosity=job.verbosity
+            )
+            session = await trio.to_thread.run_sync(open_session, abandon_on_cancel=True)
+            runner = QueryRunner(job, viewer, session, open_session, metrics)
+            runner.committed(heads)
+            try:
+                await trio.to_thread.run_sync(_check, job, ids, settings, session, abandon_on_cancel=True)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_watch, feed, job, ids, runner)
+                    if runner.verifier is not None:
+                        nursery.start_soon(_verify, states, runner)
+                    await runner.run()
+                    nursery.cancel_scope.cancel()
+                if runner.verifier is not None:  # a short query ends before the first comparison
+                    await _compare(states, runner)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(runner.close)
+                if runner.verifier is not None:
+                    viewer.note(runner.verifier.summary())
     finally:
         feed.close()
+        states.close()
 
 
-async def _watch(feed: FarmFeed, head: FarmHead, runner: QueryRunner) -> None:
-    """Keep the commit index up to date."""
+def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:
+    """Check what can only be looked at through Spark."""
+    check_places(job, farms, settings, session.spark)
+    checkpoint = location(job.checkpoint)
+    if HadoopPlace(checkpoint, session.spark).names("commits"):
+        check_state(session.spark, checkpoint)
+
+
+async def _watch(feed: FarmFeed, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
+    """Keep the commit indexes up to date."""
+    known = ids if job.farms else {}  # of all farms, some may vanish and be made anew
     while True:
-        runner.committed(head.commit_index)
         await trio.sleep(HEAD_INTERVAL_S)
         try:
-            head = await trio.to_thread.run_sync(feed.head, head.farm_id, abandon_on_cancel=True)
+            heads = await trio.to_thread.run_sync(feed.heads, job.farms, known, abandon_on_cancel=True)
         except UnreachableError:
-            runner.committed(None)
+            heads = None
+        runner.committed(heads)
+
+
+async def _verify(states: NodeStates, runner: QueryRunner) -> None:
+    """Compare the nodes' states with the query's, until cancelled."""
+    while True:
+        await _compare(states, runner)
+        await trio.sleep(VERIFY_INTERVAL_S)
+
+
+async def _compare(states: NodeStates, runner: QueryRunner) -> None:
+    if runner.verifier is not None:
+        for found in await trio.to_thread.run_sync(states.newest, runner.farms, abandon_on_cancel=True):
+            runner.verifier.stated(*found)
 
 
 class QueryRunner:
-    def __init__(self, job: Job, viewer: Viewer, session: Session) -> None:
+    """Keeps the query running: in ``session``, and after the end of its Java process in one from
+    ``open_session``, which blocks."""
+
+    def __init__(
+        self,
+        job: Job,
+        viewer: Viewer,
+        session: Session,
+        open_session: Callable[[], Session],
+        metrics: RankMetrics,
+    ) -> None:
         self._job = job
         self._viewer = viewer
         self._session = session
-        self._index: int | None = None
-        self._commit_index: int | None = None
+        self._open_session = open_session
+        self._metrics = metrics
+        self.verifier = Verifier(self._verified) if job.verify else None
+        self._indexes: dict[str, int] = {}
+        self._heads: Mapping[str, FarmHead] = {}
+        self._batch: int | None = None
         self._failures = 0
 
-    def committed(self, index: int | None) -> None:
-        self._commit_index = index
-        self._viewer.progress(self._index, index)
+    def committed(self, heads: Mapping[str, FarmHead] | None) -> None:
+        """What the nodes have now; None: unknown."""
+        if heads is not None:
+            self._heads = heads
+        for farm, head in sorted(self.farms.items()):
+            self._progress(farm, None if heads is None else head.commit_index)
+
+    @property
+    def farms(self) -> dict[str, FarmHead]:
+        """Those that are ranked, by name, as the nodes last showed them."""
+        wanted = self._job.farms
+        return {
+            name: head
+            for name, head in self._heads.items()
+            if (name in wanted if wanted else head.application == "publisher")
+        }
+
+    def _progress(self, farm: str, commit_index: int | None) -> None:
+        self._viewer.progress(farm, self._indexes.get(farm), commit_index)
+        self._metrics.progress(farm, self._indexes.get(farm), commit_index)
+
+    def _verified(self, count: int) -> None:
+        self._viewer.verified(count)
+        self._metrics.verified.inc()
+
+    def close(self) -> None:
+        """End the session; the call blocks."""
+        self._session.close()
 
     async def run(self) -> None:
         while True:
             begun = trio.current_time()
-            error = await self._query()
+            error = await self._attempt()
             if error is None:
                 return
             if trio.current_time() - begun > STEADY_S:
                 self._failures = 0  # without posts there are no batches
-            if not self._session.alive:
-                raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says")
             self._failures += 1
             if isinstance(error, _LASTING):
                 raise error
             if self._failures >= MOST_FAILURES:
                 if not isinstance(error, UnreachableError):
-                    raise GarlicFarmError(
-                        f"the query failed {self._failures} times in a row: {error}; where a disk is full,"
-                        f" make room; where the checkpoint {self._job.checkpoint} is damaged, name a new one"
-                    ) from error
+                    raise self._gives_up(error) from error
                 if self._job.once:
                     raise error
+            self._metrics.restarts.labels("query" if self._session.alive else "java").inc()
             pause_s = min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
-            self._viewer.note(f"the query failed and starts again in {pause_s:.0f} s: {error}")
+            self._viewer.note(
+                f"the query failed and starts again in {pause_s:.0f} s: {error}"
+                if self._session.alive
+                else f"Spark's Java process ended and starts again in {pause_s:.0f} s: {error}"
+            )
             await trio.sleep(pause_s)
+
+    def _gives_up(self, error: GarlicFarmError) -> GarlicFarmError:
+        if not self._session.alive:
+            return GarlicFarmError(
+                f"Spark's Java process ended {self._failures} times in a row: {error}; -v shows what it says;"
+                " where it has too little memory: --conf spark.driver.memory=2g, or a lower --max-entries"
+            )
+        return GarlicFarmError(
+            f"the query failed {self._failures} times in a row: {error}; where a disk is full,"
+            f" make room; where the checkpoint {self._job.checkpoint} is damaged, name a new one"
+        )
+
+    async def _attempt(self) -> GarlicFarmError | None:
+        if not self._session.alive:
+            await trio.to_thread.run_sync(self._session.close)
+            try:
+                self._session = await trio.to_thread.run_sync(self._open_session, abandon_on_cancel=True)
+            except GarlicFarmError as error:
+                return error
+        return await self._query()
 
     async def _query(self) -> GarlicFarmError | None:
         """Run the query once; its error, None if it is done."""
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError, Py4JNetworkError
         from pyspark.errors import PySparkException
 
         send, receive = trio.open_memory_channel[_Ranking](0)
         token = trio.lowlevel.current_trio_token()
         failed = None
+        self._batch = None
 
         def emit(batch: Any, number: int) -> None:  # in a thread of py4j's
-            for row in batch.select("ranking", "skipped").collect():
-                trio.from_thread.run(send.send, (row["ranking"], row["skipped"]), trio_token=token)
+            for row in batch.select("farm", "ranking", "skipped").collect():
+                said = (row["farm"], row["ranking"], row["skipped"])
+                trio.from_thread.run(send.send, said, trio_token=token)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._view, receive)
@@ -188,6 +253,8 @@ class QueryRunner:
                 await self._look(query)
             except (Py4JError, PySparkException, OSError) as error:
                 failed = query_error(error)
+                if isinstance(error, Py4JNetworkError | OSError):  # then Java is ending, if it has not ended
+                    await trio.to_thread.run_sync(self._session.wait, ENDING_S)
             finally:
                 receive.close()  # unblocks emit()
                 if query is not None and self._session.alive:
@@ -198,13 +265,20 @@ class QueryRunner:
 
     def _start(self, emit: Callable[[Any, int], None]) -> Any:
         job = self._job
-        entries = self._session.spark.readStream.format("garlicfarm").options(**_options(job)).load()
-        kind, _, where = job.sink.partition(":")
-        rows: Rows = "changes" if kind == "parquet" else "batches"
-        writer = rankings(entries, rows).writeStream.outputMode("append")
-        writer = writer.option("checkpointLocation", str(job.checkpoint))
+        entries = self._session.spark.readStream.format("garlicfarm").options(**source_options(job)).load()
+        others = [name for name, head in self._heads.items() if head.application != "publisher"]
+        if others and not job.farms:
+            entries = entries.where(~entries.farm.isin(others))
+        ranked = rankings(entries, job.rows)
+        if self.verifier is not None:
+            ranked = ranked.observe(OBSERVED, _observed())
+        writer = ranked.writeStream.outputMode("append")
+        writer = writer.option("checkpointLocation", location(job.checkpoint))
         if job.once:
             writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{job.trigger_ms} milliseconds")
+        kind, _, where = job.sink.partition(":")
         if kind == "console":
             return writer.foreachBatch(emit).start()
         if kind == "memory":
@@ -215,18 +289,40 @@ class QueryRunner:
 
     async def _view(self, receive: trio.MemoryReceiveChannel[_Ranking]) -> None:
         with suppress(trio.ClosedResourceError):
-            async for text, skipped in receive:
-                await self._viewer.ranking(text, skipped)
+            async for farm, text, skipped in receive:
+                await self._viewer.ranking(farm, text, skipped)
 
     async def _look(self, query: Any) -> None:
-        progress = await trio.to_thread.run_sync(lambda: query.lastProgress)
-        if not progress or not progress["sources"]:
+        last = await trio.to_thread.run_sync(lambda: query.lastProgress)
+        if not last or last["batchId"] == self._batch:
             return
-        offset = json.loads(progress["sources"][0]["endOffset"] or '{"farms": {}}')
-        position = decode_offset(offset, self._job.nodes.farm).get(self._job.nodes.farm)
-        if position is not None and position.index != self._index:
-            self._index, self._failures = position.index, 0
-            self._viewer.progress(self._index, self._commit_index)
+        new = [last]
+        if self._batch is not None and last["batchId"] > self._batch + 1:
+            recent = await trio.to_thread.run_sync(lambda: query.recentProgress)
+            new = [each for each in recent if each["batchId"] > self._batch]
+        self._batch = last["batchId"]
+        self._metrics.batches.inc(len({each["batchId"] for each in new}))
+        for progress in new:
+            self._take(progress)
+
+    def _take(self, progress: Mapping[str, Any]) -> None:
+        """Take up what Spark says of a batch that is done."""
+        if progress["sources"]:
+            offset = json.loads(progress["sources"][0]["endOffset"] or '{"farms": {}}')
+            for farm, position in decode_offset(offset, self._job.only_farm).items():
+                if position.index != self._indexes.get(farm):
+                    self._indexes[farm], self._failures = position.index, 0
+                    head = self._heads.get(farm)
+                    self._progress(farm, None if head is None else head.commit_index)
+        if self.verifier is not None and OBSERVED in progress["observedMetrics"]:
+            for row in progress["observedMetrics"][OBSERVED]["rows"]:
+                self.verifier.ranked(row["farm"], row["log_index"], row["state_sha256"])
+
+
+def _observed() -> Any:
+    from pyspark.sql import functions
+
+    return functions.collect_list(functions.struct("farm", "log_index", "state_sha256")).alias("rows")
 
 
 def query_error(error: Exception) -> GarlicFarmError:
@@ -248,20 +344,3 @@ def _stop(query: Any) -> None:
         query.stop()
     except (Py4JError, PySparkException, OSError):
         return  # the failure was reported already, and the session ends with everything in it
-
-
-def _options(job: Job) -> dict[str, str]:
-    nodes = job.nodes
-    options = {
-        "url": " ".join(nodes.urls),
-        "farm": nodes.farm,
-        "user": nodes.user,
-        "passwordFile": str(nodes.password_file.resolve()),
-        "startingIndex": "state",
-        "maxEntriesPerTrigger": str(job.max_entries),
-    }
-    if nodes.pin is not None:
-        options["pin"] = nodes.pin
-    if nodes.ca is not None:
-        options["ca"] = str(nodes.ca.resolve())
-    return options

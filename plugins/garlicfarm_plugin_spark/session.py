@@ -74,7 +74,7 @@ class Session:
     ) -> None:
         """Start it.
 
-        :param scratch: an empty directory that outlives the session.
+        :param scratch: a directory for this session and those after it, which outlives them; first empty.
         :param conf: Spark settings that override ours.
         :param verbosity: 0: none of Spark's own logs; 1: warnings; 2: everything, on stderr.
         :raises ConfigError: no Java, or Spark is not installed.
@@ -128,18 +128,31 @@ class Session:
         """Whether the Java process runs."""
         return self._process is not None and self._process.poll() is None
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the Java process has ended, but not longer than this."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+
     def close(self) -> None:
-        """End the session and the Java process, gracefully or not."""
+        """End the session and the Java process, gracefully or not; another `Session` may follow."""
         from py4j.protocol import Py4JError
         from pyspark import SparkContext
+        from pyspark.sql import SparkSession
 
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(Py4JError, OSError):  # it may be gone already
-            if SparkContext._active_spark_context is not None:
-                SparkContext._active_spark_context.stop()
-        SparkContext._gateway = SparkContext._jvm = None
+        context = SparkContext._active_spark_context
+        with suppress(Py4JError, OSError):
+            if context is not None:
+                if process.poll() is not None:  # nothing is left to stop there; the rest is in this process
+                    context._jsc = None
+                context.stop()
+        gateway = SparkContext._gateway
+        # Left as they are after a crash, they make every later session in this process fail.
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = None
         assert process.stdin is not None
         process.stdin.close()
         try:
@@ -147,3 +160,5 @@ class Session:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if gateway is not None:  # while Java lives, py4j waits for ever for the threads that read from it
+            gateway.shutdown_callback_server()

@@ -20,6 +20,7 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.invariants import __doc__ as INVARIANTS
 from garlicfarm.wire import MessageType, ValueType
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -36,9 +37,9 @@ def rows(page: str, columns: int) -> list[tuple[str, ...]]:
 
 
 def test_metrics_page_has_every_metric_with_type_and_labels() -> None:
-    metrics = NodeMetrics()
     expected = {}
-    for collector in metrics.registry._collector_to_names:
+    registries = (NodeMetrics().registry, RankMetrics().registry)
+    for collector in (each for registry in registries for each in registry._collector_to_names):
         if not isinstance(collector, prometheus_client.metrics.MetricWrapperBase):
             continue
         total = "_total" if collector._type == "counter" else ""

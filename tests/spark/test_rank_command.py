@@ -23,7 +23,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from garlicfarm.errors import AuthError, ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint
 from garlicfarm_plugin_spark.java import find_java_home
 from garlicfarm_plugin_spark.parquet import read_rankings
 from garlicfarm_plugin_spark.ranking import Fold
@@ -31,6 +30,7 @@ from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
+from tests.spark.test_rank_places import write_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -46,13 +46,18 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
         yield running
 
 
+def _soon(options: tuple[str, ...]) -> list[str]:
+    """Tests wait for batches, users for CPU."""
+    return [] if {"--once", "--trigger"} & set(options) else ["--trigger", "0s"]
+
+
 class Rank:
     """One process; ``lines`` are what it printed."""
 
     def __init__(self, server: FeedServer, *options: str, environ: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "garlicfarm", "rank", "--node", server.url, "--user", "local"]
         self.process = subprocess.Popen(
-            [*command, "--password-file", str(server.password_file), *options],
+            [*command, "--password-file", str(server.password_file), *_soon(options), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -240,6 +245,27 @@ def test_rank_whose_python_processes_die_starts_the_query_again(server: FeedServ
         assert "the query failed and starts again in 1 s: " in rank.errors()
 
 
+def test_rank_whose_java_dies_goes_on_in_a_new_one(server: FeedServer, tmp_path: Path) -> None:
+    with running(server, "--checkpoint", f"file:{tmp_path / 'checkpoint'}", "--verify") as rank:
+        rank.wait_for(10)
+        (java,) = [
+            pid for pid in descendants(rank.process.pid) if "org.apache.spark" in " ".join(command(pid))
+        ]
+        os.kill(java, signal.SIGKILL)
+        server.append(LOG[10:30])
+        rank.wait_for(30)
+        rank.process.send_signal(signal.SIGINT)
+        assert rank.wait(60) == 130
+        _, *notes, last = rank.errors().splitlines()
+    assert last == "interrupted"
+    assert notes[0].startswith("Spark's Java process ended and starts again in 1 s: ")
+    assert notes[-1].startswith("verified ")
+    seen = [json.loads(line)["index"] for line in rank.lines]
+    assert seen == sorted(seen)  # it did not begin anew
+    for line in rank.lines:
+        assert line == EXPECTED[json.loads(line)["index"]].ranking
+
+
 def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
     server: FeedServer, tmp_path: Path
 ) -> None:
@@ -248,8 +274,10 @@ def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
     entries = [(each.index, each.term, int(each.value_type), each.value) for each in LOG[:10]]
     changes = {row["log_index"]: row["changed"] for row in fold.rankings(entries, "changes")}
     sink = ("--once", "--sink", f"parquet:{tmp_path / 'ranked'}", "--checkpoint")
-    for size, checkpoint in (("4", "first"), ("3", "second")):
-        with running(server, *sink, str(tmp_path / checkpoint), "--max-entries", size) as rank:
+    uris = ("--once", "--sink", f"parquet:file:{tmp_path / 'ranked'}", "--checkpoint")
+    first, second = (*sink, str(tmp_path / "first")), (*uris, f"file:{tmp_path / 'second'}")
+    for size, options in (("4", first), ("3", second)):
+        with running(server, *options, "--max-entries", size) as rank:
             assert rank.wait() == 0, rank.errors()
             assert rank.lines == []
         table = read_rankings(tmp_path / "ranked", ["changed", "ranking", "date"]).to_pydict()
@@ -257,7 +285,7 @@ def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
         assert table["ranking"] == [EXPECTED[index].ranking for index in table["log_index"]]
         assert {*table["date"]} == {"1970-01-01", "2027-01-15"}  # before the first status, and from there on
     (tmp_path / "ranked" / "_spark_metadata").mkdir()
-    with running(server, *sink, str(tmp_path / "first")) as rank:
+    with running(server, *first) as rank:
         assert rank.wait(30) == 2
         assert rank.errors() == (
             f"error: {tmp_path / 'ranked'} was written by an earlier version of garlicfarm (_spark_metadata):"
@@ -272,6 +300,8 @@ def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
         (["--user", "nobody"], 4, "the user or the password is wrong"),
         (["--farm", "barn"], 2, "has no farm 'barn', only: farm"),
         (["--sink", "paper"], 2, "'paper' is none of console, memory, parquet:DIRECTORY"),
+        (["--trigger", "5"], 2, "'5' must be a number and one of ms, s, m, h, d, as 90s, up to 1h"),
+        (["--once", "--trigger", "1s"], 2, "--once ends without another batch: --trigger is for"),
         (["--conf", "memory=2"], 2, "'memory=2' must be a setting of Spark"),
     ],
 )
@@ -300,6 +330,62 @@ def test_rank_that_cannot_write_says_where_before_spark_starts(
         assert rank.errors() == (
             f"error: {option}: {below} cannot be written to (Not a directory): name another directory\n"
         )
+
+
+def inspected(server: FeedServer, *options: str) -> subprocess.CompletedProcess[str]:
+    access = ["--user", "local", "--password-file", str(server.password_file)]
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "garlicfarm",
+            "rank",
+            "inspect",
+            *options,
+            *(access if "--node" in options else ()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+
+
+def test_checkpoint_is_inspected_alone_and_beside_a_node(server: FeedServer, tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "check point")
+    with running(server, "--once", "--checkpoint", checkpoint) as rank:
+        assert rank.wait() == 0, rank.errors()
+    server.append(LOG[10:13])
+    done = inspected(server, "--checkpoint", checkpoint, "-o", "json", "--node", server.url)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    ranking = json.loads(EXPECTED[10].ranking)
+    policy = row.pop("policy")
+    assert row == {
+        "farm": "farm",
+        "farm_id": server.farm_id,
+        "index": 10,
+        "publisher": ranking["publisher"],
+        "algorithm": ranking["algorithm"],
+        "batch": 0,
+        "lag": 3,
+    }
+    assert {
+        name: ranking[name] for name in ("interval_ms", "R", "margin", "lifetime_ms")
+    }.items() <= policy.items()
+    with running(server, "--once", "--checkpoint", checkpoint) as rank:  # a name with a space continues
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines == [EXPECTED[13].ranking]
+
+
+def test_inspected_directory_without_a_batch_is_refused_before_spark_starts(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    done = inspected(server, "--checkpoint", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tmp_path} is no checkpoint with a finished batch: name that of --checkpoint\n"
+    )
 
 
 def test_rank_whose_next_entries_are_gone_says_so(server: FeedServer, tmp_path: Path) -> None:
@@ -388,30 +474,6 @@ def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reap
     with pytest.raises(GarlicFarmError, match=r"Spark does not start, .*: Unspeakable"):
         session._start(quiet=True)
     assert Gateway.proc.returncode == 0
-
-
-def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
-    offsets = directory / "offsets"
-    offsets.mkdir(parents=True)
-    conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": partitions}})
-    for batch in ("9", "10"):  # the newest counts, by number
-        of = farm_id if batch == "10" else "00"
-        (offsets / batch).write_text("v1\n" + conf + "\n" + json.dumps({"index": 5, "farm_id": of}))
-    return directory
-
-
-def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None:
-    settings = {"spark.sql.shuffle.partitions": "1"}
-    check_checkpoint(tmp_path / "new", "farm", "ab", settings)
-    made = write_checkpoint(tmp_path / "made", "ab", "1")
-    check_checkpoint(made, "farm", "ab", settings)
-    with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\)"):
-        check_checkpoint(made, "farm", "cd", settings)
-    with pytest.raises(ConfigError, match="has 1 shuffle partitions, not 2"):
-        check_checkpoint(made, "farm", "ab", {"spark.sql.shuffle.partitions": "2"})
-    (made / "offsets" / "11").write_text("rubbish")
-    with pytest.raises(ConfigError, match="is not an offset of this query"):
-        check_checkpoint(made, "farm", "ab", settings)
 
 
 def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path: Path) -> None:

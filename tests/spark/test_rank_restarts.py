@@ -15,7 +15,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import FellBehind, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.feed import Nodes
-from garlicfarm_plugin_spark.runner import Job, QueryRunner
+from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics
+from garlicfarm_plugin_spark.runner import QueryRunner
 
 pytestmark = pytest.mark.spark
 
@@ -26,10 +28,13 @@ class Notes:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
+    async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
         raise AssertionError
 
-    def progress(self, index: int | None, commit_index: int | None) -> None:
+    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
+        pass
+
+    def verified(self, count: int) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -43,8 +48,8 @@ class FailingQuery(QueryRunner):
         self.notes = Notes()
         self.error = error
         session: Any = SimpleNamespace(alive=True)
-        job = Job(Nodes((), "farm", "u", Path("p")), Path("/kept"), Path("/scratch"), once=once)
-        super().__init__(job, self.notes, session)
+        job = Job(Nodes((), "", "u", Path("p")), ("farm",), "/kept", Path("/scratch"), once=once)
+        super().__init__(job, self.notes, session, lambda: session, RankMetrics())
 
     async def _query(self) -> GarlicFarmError | None:
         return self.error

@@ -1,0 +1,69 @@
+"""`rank inspect`: how far a checkpoint of `rank` is, and what it says, while no `rank` runs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.rank import Setting, plugin
+from garlicfarm.cli.remote import find_node
+
+__all__ = ["inspect"]
+
+_POLICY = ("interval_ms", "R", "margin", "lifetime_ms")
+"""The part of the policy that a table shows."""
+
+
+@click.command()
+@click.option(
+    "--checkpoint", required=True, metavar="DIRECTORY|URI", help="The directory of `rank --checkpoint`."
+)
+@click.option(
+    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+)
+@shared_options("config", "node", "user", "tls", "output", "verbosity")
+def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]) -> None:
+    """Show how far a checkpoint is: farm, index, publisher and policy, as of its newest finished batch.
+
+    With --node or --config it asks the nodes by how many entries it lags. It changes nothing, and a `rank`
+    may run beside it. Starts Spark, which takes half a minute.
+    """
+    import trio
+
+    nodes: dict[str, Any] | None = None
+    if options.node or options.config:
+        found = find_node(options)
+        nodes = {
+            "urls": found.urls,
+            "user": found.user,
+            "password_file": found.password_file,
+            "pin": found.pin,
+            "ca": found.ca,
+        }
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
+        rows = trio.run(_inspect, checkpoint, Path(directory), dict(conf), nodes, options.verbosity)
+    if options.output == "table":
+        for row in rows:
+            policy = row.pop("policy")
+            row |= {name: policy[name] for name in _POLICY}
+    print_rows(options.output, "garlicfarm.rank-inspect/1", rows)
+
+
+async def _inspect(
+    checkpoint: str, scratch: Path, conf: dict[str, str], nodes: dict[str, Any] | None, verbosity: int
+) -> list[dict[str, Any]]:
+    import trio
+
+    from garlicfarm.cli.signals import ended_by_signals
+
+    inspection, feed = plugin("inspection"), plugin("feed")
+    given = None if nodes is None else feed.Nodes(farm="", **nodes)
+    async with ended_by_signals():
+        rows: list[dict[str, Any]] = await trio.to_thread.run_sync(
+            inspection.inspect, checkpoint, scratch, conf, given, verbosity, abandon_on_cancel=True
+        )
+    return rows

@@ -1,0 +1,73 @@
+"""What a checkpoint says about its farms, without the query that wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.checkpoint import newest_batch
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.files import is_uri
+from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place, location
+from garlicfarm_plugin_spark.session import Session
+from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
+
+__all__ = ["described", "inspect"]
+
+POLICY = ("interval_ms", "R", "margin", "lifetime_ms", "weights", "overrides", "excluded")
+
+
+def inspect(
+    checkpoint: str, scratch: Path, conf: Mapping[str, str], nodes: Nodes | None, verbosity: int = 0
+) -> list[dict[str, Any]]:
+    """A row for each farm, by name, as of the newest batch that is done. Blocks, for half a minute.
+
+    :param checkpoint: a path or a URI.
+    :param scratch: an empty directory.
+    :param conf: settings of Spark.
+    :param nodes: tell the lag; their ``farm`` is not used.
+    :raises ConfigError: there is no such state, or Java or Spark is not usable.
+    :raises UnreachableError, AuthError: of the nodes, or of the file system.
+    """
+    if not is_uri(checkpoint):
+        _require_batch(LocalPlace(Path(checkpoint)))  # before Spark starts
+    commits = {}
+    if nodes is not None:
+        with closing(FarmFeed(nodes)) as feed:
+            commits = {head.farm_id: head.commit_index for head in feed.heads().values()}
+    session = Session(scratch, master="local[1]", conf=conf, verbosity=verbosity)
+    try:
+        where = location(checkpoint)
+        batch = _require_batch(HadoopPlace(where, session.spark))
+        folds = stored_folds(session.spark, where)
+    finally:
+        session.close()
+    rows = [described(fold, batch, commits.get(fold.farm_id)) for fold in folds]
+    return sorted(rows, key=lambda row: (row["farm"], row["farm_id"]))
+
+
+def described(fold: StoredFold, batch: int, commit_index: int | None) -> dict[str, Any]:
+    """The row of one farm. ``commit_index``: according to a node; None: unknown."""
+    # By its words, not by this program's rules: the checkpoint may be of others.
+    state = json.loads(fold.snapshot)
+    return {
+        "farm": state["farm"],
+        "farm_id": fold.farm_id,
+        "index": fold.index,
+        "publisher": state["publisher"],
+        "policy": {name: state["policy"][name] for name in POLICY},
+        "algorithm": state["algorithm"],
+        "batch": batch,
+        "lag": None if commit_index is None else max(0, commit_index - fold.index),
+    }
+
+
+def _require_batch(place: Place) -> int:
+    batch = newest_batch(place, "commits")
+    if batch is None:
+        raise ConfigError([f"{place.name} is no checkpoint with a finished batch: name that of --checkpoint"])
+    return batch

@@ -1,0 +1,100 @@
+"""What `garlicfarm rank` runs, and whom it tells: a job, its viewer, and the options of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.feed import FarmHead, Nodes
+from garlicfarm_plugin_spark.ranking import Rows
+
+__all__ = ["Job", "Viewer", "ranked_farms", "source_options"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    ``farms``: names; none: all that ``nodes`` have, whose own ``farm`` is not used. ``checkpoint``: a path,
+    or a URI of any file system that Spark's Hadoop knows. ``scratch``: an empty directory for the lifetime of
+    the job. ``sink``: ``console``, ``memory``, or ``parquet:`` and a path or URI. ``rows``: see `rankings`.
+    ``once``: end when everything committed at the start is ranked; else a batch begins every ``trigger_ms``
+    at most (0: as soon as the one before has ended). ``verify``: compare states with the nodes'.
+    ``metrics``: host and port to serve them.
+    """
+
+    nodes: Nodes
+    farms: tuple[str, ...]
+    checkpoint: str
+    scratch: Path
+    master: str = "local[2]"
+    sink: str = "console"
+    rows: Rows = "batches"
+    once: bool = False
+    trigger_ms: int = 5_000
+    max_entries: int = 20_000
+    verify: bool = False
+    metrics: tuple[str, int] | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    verbosity: int = 0
+
+    @property
+    def only_farm(self) -> str | None:
+        """The one farm of the job; None if it may have several."""
+        return self.farms[0] if len(self.farms) == 1 else None
+
+
+class Viewer(Protocol):
+    """Receives the results. Called on Trio's thread."""
+
+    async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
+        """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index, and
+        the number of skipped entries up to there, by reason."""
+
+    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
+        """The last ranked index, and the commit index; None: unknown."""
+
+    def verified(self, count: int) -> None:
+        """So many states so far were equal to those of nodes."""
+
+    def note(self, text: str) -> None:
+        """A message for the user."""
+
+
+def ranked_farms(job: Job, heads: Mapping[str, FarmHead]) -> dict[str, FarmHead]:
+    """The farms of ``job`` among those of its nodes, by name.
+
+    Raises `ConfigError`: one does not run the application ``publisher``, or none does.
+    """
+    if not job.farms:
+        found = {name: head for name, head in heads.items() if head.application == "publisher"}
+        if not found:
+            raise ConfigError(["no farm of these nodes runs the application publisher: no ranking"])
+        return found
+    for name in job.farms:
+        if heads[name].application != "publisher":
+            raise ConfigError(
+                [f"{name} runs the application {heads[name].application}, not publisher: no ranking"]
+            )
+    return {name: heads[name] for name in job.farms}
+
+
+def source_options(job: Job) -> dict[str, str]:
+    """The options of ``format("garlicfarm")`` as the source of this job."""
+    nodes = job.nodes
+    options = {
+        "url": " ".join(nodes.urls),
+        "farm": " ".join(job.farms) or "*",
+        "user": nodes.user,
+        "passwordFile": str(nodes.password_file.resolve()),
+        "startingIndex": "state",
+        "maxEntriesPerTrigger": str(job.max_entries),
+    }
+    if nodes.pin is not None:
+        options["pin"] = nodes.pin
+    if nodes.ca is not None:
+        options["ca"] = str(nodes.ca.resolve())
+    return options

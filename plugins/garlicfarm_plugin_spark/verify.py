@@ -1,0 +1,119 @@
+"""Compares the states that Spark ranked by with those of the nodes, at the same index.
+
+A node tells only its present state. So the states of all nodes are asked for again and again, and digests of
+both sides are kept until the other one has reached the same index, or has passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+
+import msgspec
+
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm.publishing.fold_state import SCHEMA, Header
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
+from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+
+__all__ = ["NodeStates", "Verifier"]
+
+KEPT = 1_000
+"""How many digests of each side are kept for a farm: one side is seconds behind the other, not minutes."""
+
+
+class Verifier:
+    """Both sides as they come, by farm. ``equal``: how many states agreed, each with each node once;
+    ``last``: the farm and index of the newest of them."""
+
+    def __init__(self, agreed: Callable[[int], None] = lambda count: None) -> None:
+        """``agreed`` is told each new value of ``equal``."""
+        self.equal = 0
+        self.last: tuple[str, int] | None = None
+        self._agreed = agreed
+        self._ranked: dict[str, dict[int, str]] = {}
+        self._stated: dict[tuple[str, str], dict[int, str]] = {}
+
+    def ranked(self, farm: str, index: int, digest: str) -> None:
+        """Spark's ``state_sha256`` at ``index``. Raises `GarlicFarmError`: a node had another state."""
+        if not _add(self._ranked.setdefault(farm, {}), index, digest):
+            return  # a repeated batch
+        for (of, node), states in self._stated.items():
+            if of == farm:
+                self._compare(farm, node, index, states)
+
+    def stated(self, farm: str, node: str, index: int, state: bytes) -> None:
+        """The state of a node, which has a URL. Raises `GarlicFarmError`: Spark's at ``index`` is another
+        one; `ConfigError`: it is by another version of the common algorithm."""
+        header = msgspec.json.decode(state, type=Header)
+        if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
+            raise ConfigError(
+                [
+                    f"{node} ranks {farm} at index {index} by version {header.algorithm} of the common"
+                    f" algorithm ({header.schema}), and this program by {ALGORITHM_VERSION} ({SCHEMA}):"
+                    " run the same version of garlicfarm"
+                ]
+            )
+        states = self._stated.setdefault((farm, node), {})
+        if _add(states, index, sha256(state).hexdigest()):
+            self._compare(farm, node, index, states)
+
+    def summary(self) -> str:
+        """How many agreed, in a sentence."""
+        if self.last is None:
+            return "verified nothing: no node was seen at the index of a ranking"
+        farm, index = self.last
+        return f"verified {self.equal} states, equal to the nodes', the last of {farm} at index {index}"
+
+    def _compare(self, farm: str, node: str, index: int, states: Mapping[int, str]) -> None:
+        ranked, stated = self._ranked.get(farm, {}).get(index), states.get(index)
+        if ranked is None or stated is None:
+            return
+        if ranked != stated:
+            raise GarlicFarmError(
+                f"at index {index} of {farm}, Spark's state is not that of {node} (SHA-256 {ranked[:12]}… and"
+                f" {stated[:12]}…): compare the versions of garlicfarm, and report it if they are the same"
+            )
+        self.equal, self.last = self.equal + 1, (farm, index)
+        self._agreed(self.equal)
+
+
+class NodeStates:
+    """Asks each node by itself for its states. Calls block."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._feeds: dict[tuple[str, str], FarmFeed] = {}
+
+    def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[str, str, int, bytes]]:
+        """(farm, URL, index, state) of each node that answers. Raises as `FarmFeed`, but for silent ones."""
+        found = []
+        for url in self._nodes.urls:
+            for farm, head in farms.items():
+                with suppress(UnreachableError):
+                    index, state = self._feed(url, farm).state(head.farm_id)
+                    if index:
+                        found.append((farm, url.partition("?")[0], index, state))
+        return found
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._feeds:
+            self._feeds.popitem()[1].close()
+
+    def _feed(self, url: str, farm: str) -> FarmFeed:
+        if (url, farm) not in self._feeds:
+            self._feeds[url, farm] = FarmFeed(replace(self._nodes, urls=(url,), farm=farm))
+        return self._feeds[url, farm]
+
+
+def _add(digests: dict[int, str], index: int, digest: str) -> bool:
+    """Whether it is new."""
+    if digests.get(index) == digest:
+        return False
+    digests[index] = digest
+    if len(digests) > KEPT:
+        del digests[next(iter(digests))]
+    return True

@@ -1,0 +1,70 @@
+"""The directories that `garlicfarm rank` continues from and writes to: paths of this machine, and URIs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
+from garlicfarm_plugin_spark.feed import Nodes
+from garlicfarm_plugin_spark.files import is_uri
+from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.place import LocalPlace, location
+
+NODES = Nodes((), "", "u", Path("p"))
+SETTINGS = {"spark.sql.shuffle.partitions": "1"}
+
+
+def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
+    offsets = directory / "offsets"
+    offsets.mkdir(parents=True)
+    conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": partitions}})
+    for batch in ("9", "10"):  # the newest counts, by number
+        of = farm_id if batch == "10" else "00"
+        (offsets / batch).write_text("v1\n" + conf + "\n" + json.dumps({"index": 5, "farm_id": of}))
+    return directory
+
+
+def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None:
+    settings = {"spark.sql.shuffle.partitions": "1"}
+    check_checkpoint(LocalPlace(tmp_path / "new"), {"farm": "ab"}, "farm", settings)
+    made = write_checkpoint(tmp_path / "made", "ab", "1")
+    check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", settings)
+    with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\)"):
+        check_checkpoint(LocalPlace(made), {"farm": "cd"}, "farm", settings)
+    with pytest.raises(ConfigError, match="has 1 shuffle partitions, not 2"):
+        check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", {"spark.sql.shuffle.partitions": "2"})
+    (made / "offsets" / "11").write_text("rubbish")
+    with pytest.raises(ConfigError, match="is not an offset of this query"):
+        check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", settings)
+
+
+@pytest.mark.parametrize(
+    ("where", "passed_on"),
+    [
+        ("hdfs://name:8020/rank", "hdfs://name:8020/rank"),
+        ("s3a://bucket/rank/", "s3a://bucket/rank/"),
+        ("file:/srv/a b", "file:/srv/a b"),
+        ("/srv/rank", "file:/srv/rank"),
+        ("rank", f"file:{Path.cwd()}/rank"),
+        ("./hdfs:rank", f"file:{Path.cwd()}/hdfs:rank"),
+    ],
+)
+def test_location_of_a_uri_is_verbatim_and_of_a_path_absolute(where: str, passed_on: str) -> None:
+    assert location(where) == passed_on
+    assert is_uri(where) == (where == passed_on)
+
+
+def test_places_that_are_uris_are_not_looked_at_as_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They once became local directories named `hdfs:`."""
+    monkeypatch.chdir(tmp_path)
+    job = Job(NODES, ("farm",), "hdfs://name/rank", tmp_path, sink="parquet:s3a://bucket/rank")
+    check_places(job, {"farm": "ab"}, SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+    check_places(Job(NODES, ("farm",), "rank", tmp_path, sink="parquet:ranked"), {"farm": "ab"}, SETTINGS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank", "ranked"]

@@ -1,0 +1,129 @@
+"""States of Spark against those of nodes, by index; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from urllib.request import urlopen
+
+import msgspec
+import pytest
+
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm.lab.processes import free_ports
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
+from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
+from tests.spark.feed_server import USER, FeedServer, feed_server
+from tests.spark.script import Node, scripted_log
+
+LOG = scripted_log()
+A, B = "https://a.example:27151", "https://b.example:27151"
+
+
+@pytest.fixture(scope="module")
+def states() -> dict[int, bytes]:
+    node, found = Node(), {}
+    for entry in LOG[:40]:
+        node.apply(entry)
+        found[entry.index] = node.farm.snapshot()
+    return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", LOG[:10]) as running:
+        yield running
+
+
+def digest(state: bytes) -> str:
+    return sha256(state).hexdigest()
+
+
+def test_states_at_equal_indexes_agree_whichever_side_comes_first(states: dict[int, bytes]) -> None:
+    counts: list[int] = []
+    verifier = Verifier(counts.append)
+    assert verifier.summary() == "verified nothing: no node was seen at the index of a ranking"
+    verifier.stated("farm", A, 10, states[10])
+    verifier.ranked("farm", 10, digest(states[10]))
+    verifier.ranked("farm", 20, digest(states[20]))
+    verifier.stated("farm", B, 20, states[20])
+    verifier.stated("farm", A, 20, states[20])
+    verifier.ranked("farm", 20, digest(states[20]))  # the batch is repeated
+    verifier.stated("farm", A, 20, states[20])  # the node stands still
+    verifier.stated("farm", A, 15, states[15])  # no ranking there
+    verifier.ranked("barn", 15, digest(states[10]))  # another farm
+    assert counts == [1, 2, 3]
+    assert verifier.summary() == "verified 3 states, equal to the nodes', the last of farm at index 20"
+
+
+@pytest.mark.parametrize("spark_first", [True, False])
+def test_state_that_differs_names_index_farm_and_node(states: dict[int, bytes], spark_first: bool) -> None:
+    verifier = Verifier()
+    sides = [
+        lambda: verifier.ranked("farm", 12, digest(states[11])),
+        lambda: verifier.stated("farm", A, 12, states[12]),
+    ]
+    first, second = sides if spark_first else reversed(sides)
+    first()
+    with pytest.raises(GarlicFarmError, match=rf"^at index 12 of farm, Spark's state is not that of {A} \("):
+        second()
+
+
+def test_state_by_another_algorithm_is_named_as_such_at_any_index(states: dict[int, bytes]) -> None:
+    state = msgspec.json.encode(msgspec.json.decode(states[12]) | {"algorithm": 7})
+    with pytest.raises(
+        ConfigError, match=rf"^{B} ranks farm at index 12 by version 7 of the common algorithm"
+    ):
+        Verifier().stated("farm", B, 12, state)
+
+
+def test_verifier_keeps_a_bounded_number_of_digests(states: dict[int, bytes]) -> None:
+    verifier = Verifier()
+    for index in range(1, KEPT + 2):
+        verifier.ranked("farm", index, digest(states[10]))
+    verifier.stated("farm", A, 1, states[11])  # forgotten: no difference
+    with pytest.raises(GarlicFarmError):
+        verifier.stated("farm", A, 2, states[11])
+
+
+def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
+    (silent,) = free_ports(1)
+    urls = (f"https://127.0.0.1:{silent}?pin=sha256-{'A' * 43}", server.url)
+    nodes = Nodes(urls, "", USER, server.password_file)
+    feed, asked = FarmFeed(Nodes((server.url,), "", USER, server.password_file)), NodeStates(nodes)
+    heads = feed.heads()
+    node = Node()
+    for entry in LOG[:10]:
+        node.apply(entry)
+    assert asked.newest(heads) == [("farm", server.url.partition("?")[0], 10, node.farm.snapshot())]
+    asked.close()
+    feed.close()
+
+
+def test_metrics_are_served_and_tell_index_and_lag_by_farm() -> None:
+    (port,) = free_ports(1)
+    metrics = RankMetrics()
+    metrics.progress("farm", None, 12)
+    metrics.progress("farm", 10, 12)
+    metrics.progress("barn", 7, 7)
+    metrics.progress("barn", 7, None)
+    with served(metrics, ("127.0.0.1", port)):
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+        with (
+            pytest.raises(ConfigError, match=rf"nothing can listen at 127.0.0.1:{port} \(Address already"),
+            served(RankMetrics(), ("127.0.0.1", port)),
+        ):
+            pass
+    lines = text.splitlines()
+    for line in (
+        'garlicfarm_rank_index{farm="farm"} 10.0',
+        'garlicfarm_rank_commit_index{farm="farm"} 12.0',
+        'garlicfarm_rank_lag_entries{farm="farm"} 2.0',
+        'garlicfarm_rank_lag_entries{farm="barn"} NaN',
+        "garlicfarm_rank_batches_total 0.0",
+    ):
+        assert line in lines
+    with served(RankMetrics(), ("127.0.0.1", port)):
+        pass  # the port is free again
