@@ -309,8 +309,7 @@ class _Lines:
         click.echo(text)
         if skipped != self._skipped.get(farm, {}):
             self._skipped[farm] = skipped
-            of = "" if len(self._skipped) == 1 else f" of {farm}"
-            self.note(f"entries{of} skipped, as the nodes do: {_counts(skipped)}")
+            self.note(f"entries of {farm} skipped, as the nodes do: {_counts(skipped)}")
 
     def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
         pass

@@ -174,7 +174,7 @@ def test_rank_killed_again_and_again_ranks_as_the_nodes_do_at_every_index(
         assert rank.lines
         assert json.loads(rank.lines[0])["index"] > min(seen)  # it did not begin anew
         lines += rank.lines
-        assert "entries skipped, as the nodes do: 12 (missing 1, not JSON 2, " in rank.errors()
+        assert "entries of farm skipped, as the nodes do: 12 (missing 1, not JSON 2, " in rank.errors()
     assert json.loads(lines[-1])["index"] == END
     for line in lines:
         assert line == EXPECTED[json.loads(line)["index"]].ranking
