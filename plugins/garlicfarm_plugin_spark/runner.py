@@ -60,7 +60,8 @@ async def run(job: Job, viewer: Viewer) -> None:
     that a thread waiting for the start of Java or for a silent node at the time of a cancellation ends with
     this process.
     """
-    feed, states = FarmFeed(job.nodes), NodeStates(job.nodes)
+    feed = FarmFeed(job.nodes)
+    states, last_states = NodeStates(job.nodes), NodeStates(job.nodes)  # a thread each
     metrics = RankMetrics()
     try:
         heads = await trio.to_thread.run_sync(feed.heads, job.farms, abandon_on_cancel=True)
@@ -87,7 +88,7 @@ async def run(job: Job, viewer: Viewer) -> None:
                     await runner.run()
                     nursery.cancel_scope.cancel()
                 if runner.verifier is not None:  # a short query ends before the first comparison
-                    await _compare(states, runner)
+                    await _compare(last_states, runner)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(runner.close)
@@ -96,6 +97,7 @@ async def run(job: Job, viewer: Viewer) -> None:
     finally:
         feed.close()
         states.close()
+        last_states.close()
 
 
 def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:

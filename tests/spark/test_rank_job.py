@@ -1,0 +1,118 @@
+"""Which farms a job ranks, and what it tells of them by Spark's progress; no Java runs."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm_plugin_spark.feed import FarmHead, Nodes
+from garlicfarm_plugin_spark.job import Job, ranked_farms, source_options
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics
+from garlicfarm_plugin_spark.runner import QueryRunner
+
+NODES = Nodes(("https://a.example:1",), "", "rita", Path("/p"), pin="sha256-x")
+HEADS = {
+    "barn": FarmHead("ab" * 16, "publisher", 1, 20),
+    "diary": FarmHead("cd" * 16, "log", 1, 5),
+    "field": FarmHead("ef" * 16, "publisher", 1, 9),
+}
+
+
+def job(*farms: str, verify: bool = False) -> Job:
+    return Job(NODES, farms, "/checkpoint", Path("/scratch"), verify=verify)
+
+
+def test_job_of_all_farms_ranks_those_of_publishers() -> None:
+    assert list(ranked_farms(job(), HEADS)) == ["barn", "field"]
+    with pytest.raises(ConfigError, match="no farm of these nodes runs the application publisher"):
+        ranked_farms(job(), {"diary": HEADS["diary"]})
+
+
+def test_job_that_names_a_farm_without_a_ranking_is_refused() -> None:
+    assert list(ranked_farms(job("field"), HEADS)) == ["field"]
+    with pytest.raises(ConfigError, match="diary runs the application log, not publisher: no ranking"):
+        ranked_farms(job("barn", "diary"), HEADS)
+
+
+@pytest.mark.parametrize(
+    ("farms", "option"), [((), "*"), (("barn",), "barn"), (("barn", "field"), "barn field")]
+)
+def test_source_of_a_job_reads_its_farms_from_their_state(farms: tuple[str, ...], option: str) -> None:
+    options = source_options(job(*farms))
+    assert (options["farm"], options["startingIndex"]) == (option, "state")
+
+
+class Told:
+    """A viewer that keeps what it is told of progress."""
+
+    def __init__(self) -> None:
+        self.farms: dict[str, tuple[int | None, int | None]] = {}
+        self.counts: list[int] = []
+
+    async def ranking(self, farm: str, text: str, skipped: object) -> None:
+        raise AssertionError
+
+    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
+        self.farms[farm] = (index, commit_index)
+
+    def verified(self, count: int) -> None:
+        self.counts.append(count)
+
+    def note(self, text: str) -> None:
+        raise AssertionError
+
+
+def query_runner(given: Job) -> tuple[QueryRunner, Told, RankMetrics]:
+    told, metrics = Told(), RankMetrics()
+    session: Any = SimpleNamespace(alive=True)
+    runner = QueryRunner(given, told, session, lambda: session, metrics)
+    runner.committed(HEADS)
+    return runner, told, metrics
+
+
+def progress(batch: int, *rows: tuple[str, int, str], **indexes: int) -> dict[str, Any]:
+    farms = {name: {"index": index, "farm_id": HEADS[name].farm_id} for name, index in indexes.items()}
+    observed = [dict(zip(("farm", "log_index", "state_sha256"), row, strict=True)) for row in rows]
+    return {
+        "batchId": batch,
+        "sources": [{"endOffset": json.dumps({"farms": farms})}],
+        "observedMetrics": {"ranked": {"rows": observed}} if rows else {},
+    }
+
+
+async def test_progress_of_each_farm_is_told_and_counted() -> None:
+    runner, told, metrics = query_runner(job())
+    assert told.farms == {"barn": (None, 20), "field": (None, 9)}
+    recent = [progress(0, barn=12), progress(1, barn=15, field=9), progress(2, barn=18, field=9)]
+    query = SimpleNamespace(lastProgress=recent[0], recentProgress=recent[:1])
+    await runner._look(query)
+    query.lastProgress, query.recentProgress = recent[2], recent  # one batch was too short to be seen
+    await runner._look(query)
+    await runner._look(query)
+    assert told.farms == {"barn": (18, 20), "field": (9, 9)}
+    assert metrics.registry.get_sample_value("garlicfarm_rank_batches_total") == 3
+    assert metrics.registry.get_sample_value("garlicfarm_rank_lag_entries", {"farm": "barn"}) == 2
+    runner.committed(None)
+    assert told.farms == {"barn": (18, None), "field": (9, None)}
+
+
+async def test_digests_that_spark_observes_are_compared_with_the_nodes() -> None:
+    runner, told, _ = query_runner(job("barn", verify=True))
+    assert runner.verifier is not None
+    state = PublisherApplication("barn").snapshot()
+    runner.verifier.stated("barn", "https://a.example:1", 12, state)
+    runner.verifier.stated("barn", "https://a.example:1", 13, state)
+    digest = sha256(state).hexdigest()
+    one = progress(0, ("barn", 12, digest), barn=12)
+    await runner._look(SimpleNamespace(lastProgress=one))
+    assert told.counts == [1]
+    other = progress(1, ("barn", 13, "00" * 32), barn=13)
+    with pytest.raises(GarlicFarmError, match="at index 13 of barn, Spark's state is not that of"):
+        await runner._look(SimpleNamespace(lastProgress=other))
