@@ -253,15 +253,15 @@ async def _main(
 
 
 @contextmanager
-def _viewer(*, quiet: bool) -> Iterator[_Lines | _Screen]:
+def _viewer(*, quiet: bool) -> Iterator[Lines | Screen]:
     if not sys.stdout.isatty():
-        yield _Lines(quiet)
+        yield Lines(quiet)
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        yield _Screen(live, quiet)
+        yield Screen(live, quiet)
 
 
 def _farms(feed: Any, nodes: Any) -> list[str]:
@@ -298,7 +298,7 @@ def _one_error() -> Iterator[None]:
         raise
 
 
-class _Lines:
+class Lines:
     """Off a terminal: rankings on stdout, all else on stderr."""
 
     def __init__(self, quiet: bool) -> None:
@@ -344,7 +344,7 @@ class _Shown:
         return ranking_view(self.body, title, width, trends=self.trends) if self.body else Text(title)
 
 
-class _Screen:
+class Screen:
     """On a terminal: one table per farm, kept up to date."""
 
     def __init__(self, live: Live, quiet: bool) -> None:

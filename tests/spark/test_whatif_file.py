@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-spark")
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.grid import Setting, settings_of
