@@ -181,6 +181,13 @@ def test_batches_of_the_largest_entries_stay_within_the_bytes() -> None:
     assert seen == [*range(64, 500, 64), 500]
 
 
+def test_batches_divide_the_bytes_fairly_and_small_farms_leave_theirs_to_others() -> None:
+    sizes = Sizes(a=[10] * 500, b=[10] * 500, c=[10] * 3)
+    heads = {farm: head(len(log)) for farm, log in sizes.logs.items()}
+    found = ends({}, heads, EARLIEST, max_bytes=630, extent=sizes)
+    assert found == {"a": (0, 30), "b": (0, 30), "c": (0, 3)}
+
+
 @given(
     st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=30), min_size=1, max_size=5),
     st.integers(1, 500),

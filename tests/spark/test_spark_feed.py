@@ -128,6 +128,8 @@ def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch:
     with closing(feed(server)) as opened:
         for last in (1, 7, 8, 50, len(LOG)):
             assert opened.extent(0, len(LOG), sum(sizes[:last]), server.farm_id) == (last, sum(sizes[:last]))
+        full = sum(sizes[:7])  # of one request: the next entry does not fit
+        assert opened.extent(0, len(LOG), full + 1, server.farm_id) == (7, full)
         assert opened.extent(0, 20, 1 << 30, server.farm_id) == (20, sum(sizes[:20]))
         assert opened.extent(30, 40, 1, server.farm_id) == (31, sizes[30])
         with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
