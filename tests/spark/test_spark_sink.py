@@ -185,9 +185,9 @@ def test_options_and_columns_that_cannot_be_used_are_all_named(server: FeedServe
 # With Java
 
 
-def start(spark: Any, server: FeedServer, checkpoint: Path, **options: str) -> Any:
+def start(spark: Any, server: FeedServer, checkpoint: Path, size: int = 20, **options: str) -> Any:
     entries = spark.readStream.format("garlicfarm").options(
-        **server.options(startingIndex="state", maxEntriesPerTrigger="20")
+        **server.options(startingIndex="state", maxEntriesPerTrigger=str(size))
     )
     given = {name: value for name, value in server.options().items() if name != "farm"}
     return (
@@ -203,12 +203,16 @@ def start(spark: Any, server: FeedServer, checkpoint: Path, **options: str) -> A
 def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
     spark: Session, server: FeedServer, tmp_path: Path
 ) -> None:
-    ends = [*range(20, END, 20), END]
-    for name in ("first", "second"):
-        start(spark.spark, server, tmp_path / name).awaitTermination()
-        run = json.loads((tmp_path / name / "metadata").read_text())["id"]
-        assert stored(server) == {batch: (end, run) for batch, end in enumerate(ends)}
-    assert [body(server, batch) for batch in range(len(ends))] == [EXPECTED[end].ranking for end in ends]
+    expected: dict[int, tuple[int, str]] = {}
+    for size in (20, 30):
+        checkpoint = tmp_path / f"by {size}"
+        start(spark.spark, server, checkpoint, size).awaitTermination()
+        run = json.loads((checkpoint / "metadata").read_text())["id"]
+        ends = [*range(size, END, size), END]
+        expected |= {batch: (end, run) for batch, end in enumerate(ends)}
+        assert stored(server) == expected
+    for batch, (end, _) in expected.items():
+        assert body(server, batch) == EXPECTED[end].ranking
     (row,) = server.farm.rankings.queries()
     assert row["comparison"] == {"batch": len(ends) - 1, "asof": END, "equal": True, "difference": ""}
     with pytest.raises(StreamingQueryException, match="ConfigError: the option farms is unknown"):
