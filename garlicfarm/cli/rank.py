@@ -2,103 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
+from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.ranking_table import Trends, ranking_view
+from garlicfarm.cli.rank_options import Address, Farms, Setting, Sink, Trigger
+from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.cli.remote import deadline, find_node
-from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-
-__all__ = ["Setting", "plugin", "rank"]
+__all__ = ["plugin", "rank"]
 
 TRIGGER_MS = 5_000
 _GIVEN = click.core.ParameterSource.COMMANDLINE
-LONGEST_TRIGGER_MS = 3_600_000
-
-
-class Sink(click.ParamType[str]):
-    """``console``, ``memory``, or ``parquet:DIRECTORY``."""
-
-    name = "sink"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        kind, _, where = str(value).partition(":")
-        if kind not in ("console", "memory", "parquet") or (kind == "parquet") != bool(where):
-            self.fail(f"{value!r} is none of console, memory, parquet:DIRECTORY", param, ctx)
-        return str(value)
-
-
-class Trigger(click.ParamType[int]):
-    """``5s``, ``500ms``, ``1m``: milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        trigger_ms = parse_ms(str(value))
-        if trigger_ms is None or trigger_ms > LONGEST_TRIGGER_MS:
-            self.fail(f"{value!r} must be {DURATION_RULE}, up to {format_ms(LONGEST_TRIGGER_MS)}", param, ctx)
-        return trigger_ms
-
-
-class Farms(click.ParamType[tuple[str, ...]]):
-    """A name, several with commas, or ``*``: none for that."""
-
-    name = "farms"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if value == "*":
-            return ()
-        names = tuple(dict.fromkeys(str(value).split(",")))
-        for name in names:
-            if not is_farm_name(name):
-                self.fail(f"{name!r} is no farm's name, which has {FARM_NAME_RULE}", param, ctx)
-        return names
-
-
-class Address(click.ParamType[tuple[str, int]]):
-    """``HOST:PORT``, an IPv6 address in brackets."""
-
-    name = "address"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
-        if found is None or not 0 < int(found[3]) < 65536:
-            self.fail(f"{value!r} is no HOST:PORT, as 127.0.0.1:9110 or [::1]:9110", param, ctx)
-        return found[1] or found[2], int(found[3])
-
-
-class Setting(click.ParamType[tuple[str, str]]):
-    """``KEY=VALUE``."""
-
-    name = "key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        key, equals, text = str(value).partition("=")
-        if not key.startswith("spark.") or not equals:
-            self.fail(f"{value!r} must be a setting of Spark, as spark.driver.memory=2g", param, ctx)
-        return key, text
 
 
 RANK_COMMANDS = {
@@ -106,7 +29,6 @@ RANK_COMMANDS = {
     "history": "garlicfarm.cli.rank_history:history",
     "inspect": "garlicfarm.cli.rank_inspect:inspect",
     "report": "garlicfarm.cli.rank_report:report",
-    "whatif": "garlicfarm.cli.rank_whatif:whatif",
 }
 
 
@@ -248,20 +170,8 @@ async def _main(
                 if len(names) != 1:
                     raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
                 farms = tuple(names)
-            with _viewer(quiet=options.verbosity < 0) as viewer:
-                await runner.run(job_module.Job(nodes=given, farms=farms, **job), viewer)
-
-
-@contextmanager
-def _viewer(*, quiet: bool) -> Iterator[Lines | Screen]:
-    if not sys.stdout.isatty():
-        yield Lines(quiet)
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        yield Screen(live, quiet)
+            with viewer(quiet=options.verbosity < 0) as shown:
+                await runner.run(job_module.Job(nodes=given, farms=farms, **job), shown)
 
 
 def _farms(feed: Any, nodes: Any) -> list[str]:
@@ -296,94 +206,3 @@ def _one_error() -> Iterator[None]:
             if (found := group.subgroup(kind)) is not None:
                 raise first_error(found) from group
         raise
-
-
-class Lines:
-    """Off a terminal: rankings on stdout, all else on stderr."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._skipped: dict[str, Mapping[str, int]] = {}
-
-    async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
-        click.echo(text)
-        if skipped != self._skipped.get(farm, {}):
-            self._skipped[farm] = skipped
-            self.note(f"entries of {farm} skipped, as the nodes do: {_counts(skipped)}")
-
-    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
-        pass
-
-    def verified(self, count: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        if not self._quiet:
-            click.echo(text, err=True)
-
-
-class _Shown:
-    """One farm on the screen."""
-
-    def __init__(self) -> None:
-        self.body: dict[str, Any] | None = None
-        self.index: int | None = None
-        self.commit_index: int | None = None
-        self.skipped: Mapping[str, int] = {}
-        self.trends = Trends()
-
-    def view(self, farm: str, verified: str, width: int) -> RenderableType:
-        from rich.text import Text
-
-        lag = "unknown"
-        if self.index is not None and self.commit_index is not None:
-            lag = f"{max(0, self.commit_index - self.index)} entries"
-        title = f"farm {farm}: ranked up to index {self.index or 'none'}, lag {lag}{verified}"
-        if self.skipped:
-            title += f", skipped {_counts(self.skipped)}"
-        return ranking_view(self.body, title, width, trends=self.trends) if self.body else Text(title)
-
-
-class Screen:
-    """On a terminal: one table per farm, kept up to date."""
-
-    def __init__(self, live: Live, quiet: bool) -> None:
-        self._live = live
-        self._quiet = quiet
-        self._farms: dict[str, _Shown] = {}
-        self._verified = ""
-
-    async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
-        shown = self._farms.setdefault(farm, _Shown())
-        shown.body = json.loads(text)
-        shown.trends.add(shown.body)
-        shown.skipped = skipped
-        shown.index = shown.body["index"]
-        self._show()
-
-    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
-        shown = self._farms.setdefault(farm, _Shown())
-        shown.index = max(index or 0, shown.index or 0) or None
-        shown.commit_index = commit_index
-        self._show()
-
-    def verified(self, count: int) -> None:
-        self._verified = f", verified {count} times"
-        self._show()
-
-    def note(self, text: str) -> None:
-        if not self._quiet:
-            self._live.console.print(text, style="dim", markup=False)
-
-    def _show(self) -> None:
-        from rich.console import Group
-
-        width = self._live.console.width
-        views = [shown.view(farm, self._verified, width) for farm, shown in sorted(self._farms.items())]
-        self._live.update(Group(*views), refresh=True)
-
-
-def _counts(skipped: Mapping[str, int]) -> str:
-    """How many entries were skipped in all, and why."""
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()))
-    return f"{sum(skipped.values())} ({reasons})"

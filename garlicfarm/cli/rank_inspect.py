@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.rank import Setting, plugin
+from garlicfarm.cli.rank import plugin
+from garlicfarm.cli.rank_options import Setting
 from garlicfarm.cli.remote import find_node
 
 __all__ = ["inspect"]

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 from rich.live import Live
 
-from garlicfarm.cli.rank import Address, Farms, Lines, Screen, rank
+from garlicfarm.cli.rank import rank
+from garlicfarm.cli.rank_options import Address, Farms
+from garlicfarm.cli.rank_screen import Lines, Screen
 from tests.spark.script import Node, scripted_log
 
 LOG = scripted_log()
