@@ -114,7 +114,11 @@ class Session:
         try:
             gateway = launch_gateway(conf, options)
             self._process = gateway.proc
-            self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
+            context = SparkContext(gateway=gateway, conf=conf)
+            if quiet:  # else this server prints the traceback of its broken connection if Java dies
+                accumulators: Any = context._accumulatorServer
+                accumulators.handle_error = lambda *request: None
+            self.spark = SparkSession(context)
             # Spark finds the format by itself, in a process with ten seconds to start; where that fails it
             # does not look again.
             self.spark.dataSource.register(GarlicFarm)

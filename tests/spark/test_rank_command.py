@@ -258,8 +258,9 @@ def test_rank_whose_java_dies_goes_on_in_a_new_one(server: FeedServer, tmp_path:
         assert rank.wait(60) == 130
         _, *notes, last = rank.errors().splitlines()
     assert last == "interrupted"
-    assert notes[0].startswith("Spark's Java process ended and starts again in 1 s: ")
-    assert notes[-1].startswith("verified ")
+    assert notes[0].startswith("Spark's Java process ended and starts again in 1 s: "), notes
+    assert notes[-1].startswith("verified "), notes
+    assert len(notes) <= 4, notes  # a busy machine may fail the query once more
     seen = [json.loads(line)["index"] for line in rank.lines]
     assert seen == sorted(seen)  # it did not begin anew
     for line in rank.lines:
@@ -351,29 +352,29 @@ def inspected(server: FeedServer, *options: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_checkpoint_is_inspected_alone_and_beside_a_node(server: FeedServer, tmp_path: Path) -> None:
+def test_checkpoint_of_all_farms_continues_and_is_inspected_beside_a_node(
+    server: FeedServer, tmp_path: Path
+) -> None:
     checkpoint = str(tmp_path / "check point")
-    with running(server, "--once", "--checkpoint", checkpoint) as rank:
+    barn = server.add_farm("barn", LOG[:6]).farm_id.hex()
+    with running(server, "--once", "--checkpoint", checkpoint, "--farm", "*") as rank:
         assert rank.wait() == 0, rank.errors()
+        found = {json.loads(line)["farm"]: line for line in rank.lines}
+    assert found["farm"] == EXPECTED[10].ranking
+    assert json.loads(found["barn"])["index"] == 6
     server.append(LOG[10:13])
     done = inspected(server, "--checkpoint", checkpoint, "-o", "json", "--node", server.url)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
-    ranking = json.loads(EXPECTED[10].ranking)
-    policy = row.pop("policy")
-    assert row == {
-        "farm": "farm",
-        "farm_id": server.farm_id,
-        "index": 10,
-        "publisher": ranking["publisher"],
-        "algorithm": ranking["algorithm"],
-        "batch": 0,
-        "lag": 3,
-    }
-    assert {
-        name: ranking[name] for name in ("interval_ms", "R", "margin", "lifetime_ms")
-    }.items() <= policy.items()
-    with running(server, "--once", "--checkpoint", checkpoint) as rank:  # a name with a space continues
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["farm"], row["farm_id"], row["index"], row["lag"]) for row in rows] == [
+        ("barn", barn, 6, 0),
+        ("farm", server.farm_id, 10, 3),
+    ]
+    row, ranking = rows[1], json.loads(EXPECTED[10].ranking)
+    assert (row["publisher"], row["algorithm"]) == (ranking["publisher"], ranking["algorithm"])
+    policy = {name: ranking[name] for name in ("interval_ms", "R", "margin", "lifetime_ms")}
+    assert policy.items() <= row["policy"].items()
+    with running(server, "--once", "--checkpoint", checkpoint, "--farm", "*") as rank:
         assert rank.wait() == 0, rank.errors()
         assert rank.lines == [EXPECTED[13].ranking]
 
