@@ -93,6 +93,7 @@ class Session:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             settings |= LOOPBACK
         self.settings = settings | dict(conf or {})
+        self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._start(quiet=not verbosity)
 
@@ -113,7 +114,7 @@ class Session:
             options["stderr"] = subprocess.DEVNULL
         try:
             gateway = launch_gateway(conf, options)
-            self._process = gateway.proc
+            self._gateway, self._process = gateway, gateway.proc
             context = SparkContext(gateway=gateway, conf=conf)
             if quiet:  # else this server prints the traceback of its broken connection if Java dies
                 accumulators: Any = context._accumulatorServer
@@ -153,7 +154,6 @@ class Session:
                 if process.poll() is not None:  # nothing is left to stop there; the rest is in this process
                     context._jsc = None
                 context.stop()
-        gateway = SparkContext._gateway
         # Left as they are after a crash, they make every later session in this process fail.
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = None
@@ -164,5 +164,5 @@ class Session:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if gateway is not None:  # while Java lives, py4j waits for ever for the threads that read from it
-            gateway.shutdown_callback_server()
+        # While Java lives, py4j waits for ever for the threads that read from it.
+        self._gateway.shutdown_callback_server()

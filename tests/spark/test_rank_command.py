@@ -462,6 +462,10 @@ def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reap
     class Gateway:
         proc = subprocess.Popen(["true"], stdin=subprocess.PIPE)
 
+        @staticmethod
+        def shutdown_callback_server() -> None:
+            assert Gateway.proc.returncode is not None  # before, the call would not return
+
     class Context:
         _active_spark_context = None
 
