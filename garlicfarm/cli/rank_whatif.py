@@ -166,7 +166,7 @@ def _show(output: str, log: Any, answers: Sequence[Any]) -> None:
         outcome = answers[0].outcome
         click.echo(
             f"farm {log.farm}: entries {log.first_index} to {log.last_index},"
-            f" {_seconds(outcome.span_ms)} of farm time"
+            f" {_duration(outcome.span_ms)} of farm time"
         )
         varied = _varied(answers)
         print_rows("table", "", [_row(answer, varied) for answer in answers])
@@ -204,14 +204,16 @@ def _row(answer: Any, varied: Sequence[str]) -> dict[str, Any]:
         **{part: outcome.weights[part] for part in varied},
         "changes": outcome.changes,
         "flaps": outcome.flaps,
-        "hand-over": _seconds(outcome.handover_mean_ms),
-        "longest": _seconds(outcome.handover_max_ms),
+        "hand-over": _duration(outcome.handover_mean_ms),
+        "longest": _duration(outcome.handover_max_ms),
         "unserved": f"{100 * outcome.unserved_ms / max(outcome.span_ms, 1):.2f} %",
         "score_lost": outcome.score_lost,
     }
 
 
-def _seconds(ms: int | None) -> str | None:
+def _duration(ms: int | None) -> str | None:
     if ms is None:
         return None
-    return f"{ms / 1000:.1f} s" if ms < 600_000 else f"{ms / 3_600_000:.1f} h"
+    if ms < 600_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms / 60_000:.0f} min" if ms < 10_800_000 else f"{ms / 3_600_000:.0f} h"

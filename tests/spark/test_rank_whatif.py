@@ -14,10 +14,11 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark import whatif_job
-from garlicfarm_plugin_spark.grid import Setting
+from garlicfarm_plugin_spark.grid import Setting, settings_of
+from garlicfarm_plugin_spark.recorded_log import read_directory
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.whatif import Recording
-from garlicfarm_plugin_spark.whatif_job import Answer, Question
+from garlicfarm_plugin_spark.whatif_job import Answer, Question, compare
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.test_recorded_log import GENESIS, ROWS, entries, store
 
@@ -185,3 +186,31 @@ def test_spark_says_of_all_settings_what_this_process_says(
         assert (row["first_index"], row["last_index"]) == (1, len(ROWS))
     assert [row["score_lost"] for row in rows] == sorted(row["score_lost"] for row in rows)
     assert [path.name for path in tmp_path.iterdir()].count(".whatif.parquet.part") == 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_comparison_that_is_cancelled_keeps_what_was_told(
+    spark: Session, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "close", lambda: None)
+    settings = settings_of([("margin", tuple(range(1000)))])
+    question = Question(log=read_directory(data, None), settings=settings, scratch=tmp_path)
+    told: list[Answer] = []
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+
+            def tell(answer: Answer) -> None:
+                told.append(answer)
+                if len(told) == 3:
+                    scope.cancel()
+
+            await compare(question, tell)
+
+    trio.run(main)
+    assert 3 <= len(told) < 10
+    recording = Recording("farm", ROWS)
+    for answer in told:
+        assert answer.outcome.score_lost == recording.outcome(answer.setting).score_lost
