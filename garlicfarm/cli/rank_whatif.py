@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.rank import Setting, plugin
+from garlicfarm.cli.rank import plugin
+from garlicfarm.cli.rank_options import Setting
 from garlicfarm.cli.remote import deadline, find_node
 from garlicfarm.errors import ConfigError
 
