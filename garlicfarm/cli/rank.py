@@ -29,6 +29,7 @@ RANK_COMMANDS = {
     "history": "garlicfarm.cli.rank_history:history",
     "inspect": "garlicfarm.cli.rank_inspect:inspect",
     "report": "garlicfarm.cli.rank_report:report",
+    "whatif": "garlicfarm.cli.rank_whatif:whatif",
 }
 
 
