@@ -17,6 +17,7 @@ from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.rank_options import Address, Farms, Setting, Sink, Trigger
 from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.cli.remote import deadline, find_node
+from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 __all__ = ["plugin", "rank"]
 
@@ -51,7 +52,7 @@ RANK_COMMANDS = {
 @click.option(
     "--sink",
     type=Sink(),
-    metavar="console|memory|parquet:DIRECTORY|parquet:URI",
+    metavar="console|memory|garlicfarm|parquet:DIRECTORY|parquet:URI",
     default="console",
     show_default=True,
     help="Where the rankings go.",
@@ -61,6 +62,12 @@ RANK_COMMANDS = {
     type=click.Choice(["changes", "batches", "entries"]),
     help="Which indexes get a ranking: those that change something, the last of each batch, or all. Default:"
     " changes for parquet, else batches.",
+)
+@click.option(
+    "--query",
+    metavar="NAME",
+    help="The name by which the nodes show this query: how far it has read, and with --sink garlicfarm, which"
+    " needs it and a user with the role writer, its rankings.",
 )
 @click.option(
     "--verify",
@@ -101,6 +108,7 @@ def rank(
     checkpoint: str | None,
     sink: str,
     rows: str | None,
+    query: str | None,
     verify: bool,
     metrics: tuple[str, int] | None,
     max_entries: int,
@@ -122,6 +130,10 @@ def rank(
 
     if once and trigger is not None:
         raise click.UsageError("--once ends without another batch: --trigger is for a rank that goes on")
+    if query is not None and not is_farm_name(query):
+        raise click.UsageError(f"--query {query!r} is no name, which has {FARM_NAME_RULE}")
+    if query is None and sink == "garlicfarm":
+        raise click.UsageError("--sink garlicfarm needs --query NAME, by which the nodes keep the rankings")
     if rows is None:
         rows = "changes" if sink.startswith("parquet:") else "batches"
     found = find_node(options)
@@ -135,6 +147,7 @@ def rank(
             "master": master,
             "sink": sink,
             "rows": rows,
+            "query": query,
             "once": once,
             "trigger_ms": TRIGGER_MS if trigger is None else trigger,
             "max_entries": max_entries,

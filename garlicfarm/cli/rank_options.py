@@ -16,14 +16,14 @@ LONGEST_TRIGGER_MS = 3_600_000
 
 
 class Sink(click.ParamType[str]):
-    """``console``, ``memory``, or ``parquet:DIRECTORY``."""
+    """``console``, ``memory``, ``garlicfarm``, or ``parquet:DIRECTORY``."""
 
     name = "sink"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         kind, _, where = str(value).partition(":")
-        if kind not in ("console", "memory", "parquet") or (kind == "parquet") != bool(where):
-            self.fail(f"{value!r} is none of console, memory, parquet:DIRECTORY", param, ctx)
+        if kind not in ("console", "memory", "garlicfarm", "parquet") or (kind == "parquet") != bool(where):
+            self.fail(f"{value!r} is none of console, memory, garlicfarm, parquet:DIRECTORY", param, ctx)
         return str(value)
 
 

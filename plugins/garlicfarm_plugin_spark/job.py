@@ -11,7 +11,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
 from garlicfarm_plugin_spark.ranking import Rows
 
-__all__ = ["Job", "Viewer", "ranked_farms", "source_options"]
+__all__ = ["Job", "Viewer", "ranked_farms", "sink_options", "source_options"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Job:
 
     ``farms``: names; none: all that ``nodes`` have, whose own ``farm`` is not used. ``checkpoint``: a path,
     or a URI of any file system that Spark's Hadoop knows. ``scratch``: an empty directory for the lifetime of
-    the job. ``sink``: ``console``, ``memory``, or ``parquet:`` and a path or URI. ``rows``: see `rankings`.
+    the job. ``sink``: ``console``, ``memory``, ``garlicfarm``, or ``parquet:`` and a path or URI. ``rows``:
+    see `rankings`. ``query``: the name by which nodes know the query; the sink ``garlicfarm`` needs it.
     ``once``: end when everything committed at the start is ranked; else a batch begins every ``trigger_ms``
     at most (0: as soon as the one before has ended). ``verify``: compare states with the nodes'.
     ``metrics``: host and port to serve them.
@@ -33,6 +34,7 @@ class Job:
     master: str = "local[2]"
     sink: str = "console"
     rows: Rows = "batches"
+    query: str | None = None
     once: bool = False
     trigger_ms: int = 5_000
     max_entries: int = 20_000
@@ -84,14 +86,27 @@ def ranked_farms(job: Job, heads: Mapping[str, FarmHead]) -> dict[str, FarmHead]
 
 def source_options(job: Job) -> dict[str, str]:
     """The options of ``format("garlicfarm")`` as the source of this job."""
+    options = {
+        **_access(job),
+        "farm": " ".join(job.farms) or "*",
+        "startingIndex": "state",
+        "maxEntriesPerTrigger": str(job.max_entries),
+    }
+    return options if job.query is None else {**options, "query": job.query}
+
+
+def sink_options(job: Job) -> dict[str, str]:
+    """The options of ``format("garlicfarm")`` as the sink of this job, which has a ``query``."""
+    assert job.query is not None
+    return {**_access(job), "query": job.query}
+
+
+def _access(job: Job) -> dict[str, str]:
     nodes = job.nodes
     options = {
         "url": " ".join(nodes.urls),
-        "farm": " ".join(job.farms) or "*",
         "user": nodes.user,
         "passwordFile": str(nodes.password_file.resolve()),
-        "startingIndex": "state",
-        "maxEntriesPerTrigger": str(job.max_entries),
     }
     if nodes.pin is not None:
         options["pin"] = nodes.pin

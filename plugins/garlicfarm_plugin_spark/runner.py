@@ -21,7 +21,7 @@ from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_places
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead
-from garlicfarm_plugin_spark.job import Job, Viewer, ranked_farms, source_options
+from garlicfarm_plugin_spark.job import Job, Viewer, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
@@ -46,6 +46,7 @@ _LASTING = (
     errors.AuthError,
     errors.ConfigError,
     errors.FellBehind,
+    errors.RankingConflict,
     errors.RemoteProtocolError,
     errors.StorageError,
 )
@@ -285,6 +286,8 @@ class QueryRunner:
             return writer.foreachBatch(emit).start()
         if kind == "memory":
             return writer.format("memory").queryName("rankings").start()
+        if kind == "garlicfarm":
+            return writer.format("garlicfarm").options(**sink_options(job)).start()
         from garlicfarm_plugin_spark.parquet import ParquetSink
 
         return writer.foreachBatch(ParquetSink(self._session.spark, where)).start()

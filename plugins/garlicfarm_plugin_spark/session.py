@@ -6,6 +6,7 @@ interrupt signal itself.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -66,6 +67,11 @@ def cause(error: Exception) -> str:
     return str(causes[-1]) if causes else text.partition("\n")[0]
 
 
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs lost connections as the root logger, and raises them too."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 class Session:
     """``spark``, with the data source ``garlicfarm`` registered, and its Java process."""
 
@@ -116,9 +122,10 @@ class Session:
             gateway = launch_gateway(conf, options)
             self._gateway, self._process = gateway, gateway.proc
             context = SparkContext(gateway=gateway, conf=conf)
-            if quiet:  # else this server prints the traceback of its broken connection if Java dies
+            if quiet:  # else both print tracebacks of broken connections if Java dies
                 accumulators: Any = context._accumulatorServer
                 accumulators.handle_error = lambda *request: None
+                logging.getLogger().addFilter(_not_of_py4j)
             self.spark = SparkSession(context)
             # Spark finds the format by itself, in a process with ten seconds to start; where that fails it
             # does not look again.

@@ -294,13 +294,36 @@ def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
         )
 
 
+def test_rank_to_the_nodes_stores_its_rankings_there_under_its_name(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    sink = (
+        "--once",
+        "--sink",
+        "garlicfarm",
+        "--query",
+        "spark",
+        "--checkpoint",
+        str(tmp_path / "checkpoint"),
+    )
+    with running(server, *sink, "--verify", "--max-entries", "6") as rank:
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines == []
+        assert rank.errors().splitlines()[-1] == (
+            "verified 1 states, equal to the nodes', the last of farm at index 10"
+        )
+    store = server.farm.rankings._store
+    assert [(each.batch, each.asof) for each in store.queries["spark"]] == [(0, 6), (1, 10)]
+    assert store.body("spark", 1) == EXPECTED[10].ranking.encode()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
         (["--node", "https://127.0.0.1:1"], 3, "Connection refused; is the node running, and the URL right?"),
         (["--user", "nobody"], 4, "the user or the password is wrong"),
         (["--farm", "barn"], 2, "has no farm 'barn', only: farm"),
-        (["--sink", "paper"], 2, "'paper' is none of console, memory, parquet:DIRECTORY"),
+        (["--sink", "paper"], 2, "'paper' is none of console, memory, garlicfarm, parquet:DIRECTORY"),
         (["--trigger", "5"], 2, "'5' must be a number and one of ms, s, m, h, d, as 90s, up to 1h"),
         (["--once", "--trigger", "1s"], 2, "--once ends without another batch: --trigger is for"),
         (["--conf", "memory=2"], 2, "'memory=2' must be a setting of Spark"),

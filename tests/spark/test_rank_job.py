@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
-from garlicfarm_plugin_spark.job import Job, ranked_farms, source_options
+from garlicfarm_plugin_spark.job import Job, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner
 
@@ -47,6 +48,19 @@ def test_job_that_names_a_farm_without_a_ranking_is_refused() -> None:
 def test_source_of_a_job_reads_its_farms_from_their_state(farms: tuple[str, ...], option: str) -> None:
     options = source_options(job(*farms))
     assert (options["farm"], options["startingIndex"]) == (option, "state")
+    assert "query" not in options
+
+
+def test_job_with_a_name_tells_it_to_source_and_sink() -> None:
+    named = replace(job("barn"), query="spark")
+    assert source_options(named)["query"] == "spark"
+    assert sink_options(named) == {
+        "url": "https://a.example:1",
+        "user": "rita",
+        "passwordFile": str(Path("/p").resolve()),
+        "pin": "sha256-x",
+        "query": "spark",
+    }
 
 
 class Told:
