@@ -35,7 +35,7 @@ __all__ = ["run"]
 POLL_S = 0.5
 HEAD_INTERVAL_S = 1.0
 VERIFY_INTERVAL_S = 1.0
-OBSERVED = "ranked"
+OBSERVED, MOST_OBSERVED = "ranked", 1_000
 LONGEST_PAUSE_S = 30.0
 MOST_FAILURES = 6  # in a row, without a batch or a steady run between them
 STEADY_S = 60.0
@@ -327,7 +327,9 @@ class QueryRunner:
 def _observed() -> Any:
     from pyspark.sql import functions
 
-    return functions.collect_list(functions.struct("farm", "log_index", "state_sha256")).alias("rows")
+    rows = functions.collect_list(functions.struct("log_index", "farm", "state_sha256"))
+    # Spark keeps them for its last hundred batches, and nodes are at the newest indexes.
+    return functions.slice(functions.sort_array(rows, asc=False), 1, MOST_OBSERVED).alias("rows")
 
 
 def query_error(error: Exception) -> GarlicFarmError:
