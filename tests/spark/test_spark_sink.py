@@ -26,6 +26,7 @@ from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.sink import RankingWriter
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
+from tests.spark.test_spark_reports import told
 
 pytestmark = pytest.mark.spark
 
@@ -187,7 +188,7 @@ def test_options_and_columns_that_cannot_be_used_are_all_named(server: FeedServe
 
 def start(spark: Any, server: FeedServer, checkpoint: Path, size: int = 20, **options: str) -> Any:
     entries = spark.readStream.format("garlicfarm").options(
-        **server.options(startingIndex="state", maxEntriesPerTrigger=str(size))
+        **server.options(startingIndex="state", maxEntriesPerTrigger=str(size), query="reader")
     )
     given = {name: value for name, value in server.options().items() if name != "farm"}
     return (
@@ -213,6 +214,9 @@ def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
         assert stored(server) == expected
     for batch, (end, _) in expected.items():
         assert body(server, batch) == EXPECTED[end].ranking
+    (reader,) = told(server)
+    assert reader[:2] == ("reader", "local")
+    assert reader[2] in {end for end, _ in expected.values()}  # after which batch depends on the time
     (row,) = server.farm.rankings.queries()
     assert row["comparison"] == {"batch": len(ends) - 1, "asof": END, "equal": True, "difference": ""}
     with pytest.raises(StreamingQueryException, match="ConfigError: the option farms is unknown"):
