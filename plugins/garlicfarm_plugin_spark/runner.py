@@ -320,7 +320,7 @@ class QueryRunner:
                     head = self._heads.get(farm)
                     self._progress(farm, None if head is None else head.commit_index)
         if self.verifier is not None and OBSERVED in progress["observedMetrics"]:
-            for row in progress["observedMetrics"][OBSERVED]["rows"]:
+            for row in reversed(progress["observedMetrics"][OBSERVED]["rows"]):  # newest first
                 self.verifier.ranked(row["farm"], row["log_index"], row["state_sha256"])
 
 
