@@ -8,6 +8,9 @@ its own. One JSON line per figure:
   most 2 times that.
 * ``backlog``: entries per second through the query, compared with the same fold in plain Python (at least
   0.4 of it), and through the source alone (at least 2.5 times the query).
+* ``trigger``: the CPU of a query of three entries a second that begins a batch every 5 s, as `garlicfarm
+  rank` does, compared with one that begins them back to back: at most 0.3 times that. On a busy machine
+  back to back is seldom, and the ratio says nothing.
 * ``memory`` (``--memory``): the peak memory of driver, Java and workers together while ranking a backlog of
   a million: under 2.5 GB.
 """
@@ -44,6 +47,7 @@ WARM_UP_S = 4.0
 EMPTY_BATCHES = 12
 LATENCY_MOST, FOLD_LEAST, SOURCE_LEAST = 2.0, 0.4, 2.5
 MEMORY_MOST = 2.5e9
+SLOW_RATE, SLOW_S, TRIGGER, TRIGGER_MOST = 3, 60, "5 seconds", 0.3
 
 
 class EmptyReader(LogReader):
@@ -72,8 +76,9 @@ class Empty(GarlicFarm):
 # The feed's process
 
 
-def serve(directory: Path, entries: int, live: int) -> None:
-    """Serve ``entries``; for each line on stdin commit ``live`` more, and print the time of each."""
+def serve(directory: Path, entries: int, live: int, rate: int) -> None:
+    """Serve ``entries``; for each line on stdin commit ``live`` more, ``rate`` a second, and print the time
+    of each."""
     log = many_entries(entries + live * 100)
     with feed_server(directory) as server:
         unranked: Any = FakeFarm()  # it gets no requests for a ranking
@@ -85,7 +90,7 @@ def serve(directory: Path, entries: int, live: int) -> None:
             times = []
             begun = time.monotonic()
             for number in range(live):
-                time.sleep(max(0.0, begun + number / RATE - time.monotonic()))
+                time.sleep(max(0.0, begun + number / rate - time.monotonic()))
                 commit(server, log[at])
                 at += 1
                 times.append((at, time.monotonic()))
@@ -108,8 +113,9 @@ def say(what: dict[str, Any]) -> None:
 class Feed:
     """The process that runs `serve`; both processes use the machine's clock."""
 
-    def __init__(self, directory: Path, entries: int, live: int = 0) -> None:
-        command = [sys.executable, "-m", __spec__.name, "--serve", str(directory), str(entries), str(live)]
+    def __init__(self, directory: Path, entries: int, live: int = 0, rate: int = RATE) -> None:
+        served = map(str, (directory, entries, live, rate))
+        command = [sys.executable, "-m", __spec__.name, "--serve", *served]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.options: dict[str, str] = self.answer()["options"]
 
@@ -282,8 +288,45 @@ def memory(session: Session, scratch: Path, entries: int) -> bool:
     )
 
 
-def resident_bytes(*, but: int) -> int:
-    """Memory of this process and its descendants, except ``but`` (PSS: shared pages count once)."""
+def trigger(session: Session, scratch: Path, rounds: int) -> bool:
+    found: dict[str, list[float]] = {"0 seconds": [], TRIGGER: []}
+    with feed(scratch / "trigger", 200, SLOW_RATE * SLOW_S, SLOW_RATE) as source:
+        for number in range(-1, rounds):  # the first warms up
+            for interval, figures in found.items():
+                cpu_s = live_cpu_s(session, source, scratch / f"trigger-{interval[0]}", interval)
+                if number >= 0:
+                    figures.append(round(cpu_s, 1))
+    at_once, spaced = found.values()
+    ratio = statistics.median(spaced) / statistics.median(at_once)
+    return report(
+        "trigger",
+        ratio <= TRIGGER_MOST,
+        seconds=SLOW_S,
+        cpu_s_back_to_back=at_once,
+        cpu_s_every_5_s=spaced,
+        ratio=round(ratio, 2),
+        at_most=TRIGGER_MOST,
+    )
+
+
+def live_cpu_s(session: Session, source: Feed, checkpoint: Path, interval: str) -> float:
+    """CPU seconds of this process, Java and the workers while entries come."""
+    writer = rankings(stream(session, "garlicfarm", source.options), "batches").writeStream
+    writer = writer.outputMode("append").option("checkpointLocation", str(checkpoint)).format("noop")
+    running = writer.trigger(processingTime=interval).start()
+    try:
+        while running.lastProgress is None:  # it has caught up
+            running.awaitTermination(0.1)
+        begun = used_cpu_s(but=source.pid)
+        source.go()
+        source.answer()
+        return used_cpu_s(but=source.pid) - begun
+    finally:
+        running.stop()
+
+
+def own_processes(*, but: int) -> Iterator[Path]:
+    """In /proc: this process and its descendants, except ``but``."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -292,18 +335,36 @@ def resident_bytes(*, but: int) -> int:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    total, queue = 0, [os.getpid()]
+    queue = [os.getpid()]
     while queue:
         pid = queue.pop()
-        if pid == but:
-            continue
-        queue += parents.get(pid, [])
+        if pid != but:
+            queue += parents.get(pid, [])
+            yield Path(f"/proc/{pid}")
+
+
+def resident_bytes(*, but: int) -> int:
+    """Their memory (PSS: shared pages count once)."""
+    total = 0
+    for process in own_processes(but=but):
         try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            lines = (process / "smaps_rollup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue
         total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return total
+
+
+def used_cpu_s(*, but: int) -> float:
+    """What they and their ended children have used."""
+    ticks = 0
+    for process in own_processes(but=but):
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def report(figure: str, ok: bool, **values: Any) -> bool:
@@ -317,12 +378,12 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--entries", type=int, default=200_000)
-    parser.add_argument("--only", choices=["latency", "backlog", "memory"])
+    parser.add_argument("--only", choices=["latency", "backlog", "trigger", "memory"])
     parser.add_argument("--memory", action="store_true", help="a million entries; takes minutes")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(Path(given.serve[0]), int(given.serve[1]), int(given.serve[2]))
+        serve(Path(given.serve[0]), *map(int, given.serve[1:]))
         return 0
     ok = True
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", ignore_cleanup_errors=True) as directory:
@@ -334,6 +395,8 @@ def main() -> int:
                 ok &= latency(session, scratch, given.rounds)
             if given.only in (None, "backlog"):
                 ok &= backlog(session, scratch, given.rounds, given.entries)
+            if given.only in (None, "trigger"):
+                ok &= trigger(session, scratch, given.rounds)
             if given.memory or given.only == "memory":
                 ok &= memory(session, scratch, 1_000_000)
         finally:
