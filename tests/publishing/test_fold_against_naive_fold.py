@@ -241,6 +241,7 @@ def test_log_of_version_1_has_the_same_states_under_version_2_from_any_snapshot_
     Script(chance, length, algorithm=1).run()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(20, 120))
 def test_fold_and_naive_fold_have_the_same_bytes_with_many_members(seed: int, length: int) -> None:

@@ -161,6 +161,7 @@ def live(
     return states
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
