@@ -47,6 +47,7 @@ MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
 PATIENCE_S = 60.0
+_REPEATABLE = ("GET", "PUT")
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
 _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
@@ -136,6 +137,9 @@ class AdminClient:
         :param ranking: the body of ``GET …/ranking`` at the index ``asof``, at most 1 MiB.
         :raises RankingConflict: it contradicts what this run has stored, or there are too many queries.
         :raises RankingNotStored: the node's disk refuses.
+        :raises OutcomeUnknown: the node's disk did not confirm it in time.
+
+        After one of the last two, the next node is tried first.
         """
         params = {"asof": str(asof), "run": run}
         path = _path(farm, f"rankings/{quote(query, safe='')}/{batch}")
@@ -408,7 +412,7 @@ class AdminClient:
                     raise untrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
             except TRANSPORT_ERRORS as error:
-                if method not in ("GET", "PUT"):  # those may be repeated
+                if method not in _REPEATABLE:
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
@@ -424,7 +428,9 @@ class AdminClient:
                     self._followed.add(leader[0])
                     self._nodes[leader[0]] = self._client(*leader)
                     todo.insert(0, (leader[0], self._nodes[leader[0]]))
-                if isinstance(failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored):
+                if isinstance(failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored) or (
+                    method in _REPEATABLE and isinstance(failed, OutcomeUnknown)
+                ):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
                     raise failed  # the user may not exist on the node that we were redirected to

@@ -18,7 +18,14 @@ from garlicfarm.admin import app
 from garlicfarm.admin.rankings import STORE_DEADLINE_S
 from garlicfarm.admin.readers import EXPIRY_S, MAX_READERS
 from garlicfarm.client import AdminClient
-from garlicfarm.errors import AuthError, LocalProtocolError, NoQuorum, RankingConflict, RankingNotStored
+from garlicfarm.errors import (
+    AuthError,
+    LocalProtocolError,
+    NoQuorum,
+    OutcomeUnknown,
+    RankingConflict,
+    RankingNotStored,
+)
 from garlicfarm.storage import ranking_store
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
@@ -137,6 +144,23 @@ async def test_client_stores_at_the_next_node_where_one_is_gone_or_full(
         async with AdminClient(urls, user="anna", password=PASSWORDS["anna"][1], pin=node.pin) as both:
             assert await both.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
     assert node.farm.rankings.queries() == []
+    assert len(other.farm.rankings.queries()) == 1
+
+
+async def test_client_stores_at_the_next_node_where_one_does_not_confirm(
+    client: AdminClient, node: FakeNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unconfirmed(*_: object, **__: object) -> bool:
+        raise OutcomeUnknown("the disk hangs")
+
+    monkeypatch.setattr(node.farm.rankings, "put", unconfirmed)
+    with pytest.raises(OutcomeUnknown):
+        await client.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
+    other = FakeNode(tmp_path / "other")
+    async with other.running() as second:
+        urls = [f"{url}?pin={node.pin}", f"{second}?pin={other.pin}"]
+        async with AdminClient(urls, user="anna", password=PASSWORDS["anna"][1], pin=node.pin) as both:
+            assert await both.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
     assert len(other.farm.rankings.queries()) == 1
 
 
