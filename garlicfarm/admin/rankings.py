@@ -7,6 +7,7 @@ A ranking is kept as it was sent, at this node only, and decides nothing: no ent
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 from starlette.requests import HTTPConnection, Request
@@ -20,6 +21,8 @@ from garlicfarm.errors import LocalProtocolError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 __all__ = ["MAX_NUMBER", "Rankings", "checked_name"]
+
+T = TypeVar("T")
 
 STORE_DEADLINE_S = 30.0
 MAX_NUMBER = 2**63 - 1
@@ -48,21 +51,14 @@ class Rankings:
         if not asof:
             raise Problem(400, "bad-query", "asof is missing", "Name the index that the ranking is of.")
         run = checked_name("run", request.query_params.get("run", ""))
-        with trio.move_on_after(STORE_DEADLINE_S):
-            try:
-                is_new = await farm.rankings.put(query, batch, body, asof=asof, run=run, user=user)
-            except LocalProtocolError as error:
-                raise Problem(
-                    400, "bad-body", str(error), "Send the body of `GET …/ranking` at that index."
-                ) from error
-            answer = {"query": query, "batch": batch, "asof": asof, "run": run}
-            return json_answer(answer, farm, status=201 if is_new else 200)
-        raise Problem(
-            504,
-            "outcome-unknown",
-            f"this node's disk has not confirmed the ranking within {STORE_DEADLINE_S:.0f} s",
-            "Send it again: the same bytes are stored once.",
-        )
+        try:
+            is_new = await _in_time(farm.rankings.put(query, batch, body, asof=asof, run=run, user=user))
+        except LocalProtocolError as error:
+            raise Problem(
+                400, "bad-body", str(error), "Send the body of `GET …/ranking` at that index."
+            ) from error
+        answer = {"query": query, "batch": batch, "asof": asof, "run": run}
+        return json_answer(answer, farm, status=201 if is_new else 200)
 
     async def queries(self, request: Request, user: str) -> Response:
         """Which queries store rankings here, and how their newest ones compare with the node's own."""
@@ -81,7 +77,7 @@ class Rankings:
     async def body(self, request: Request, user: str) -> Response:
         """A stored ranking, byte for byte."""
         farm, query, batch = self._find_farm(request), _query(request), _batch(request)
-        body = await farm.rankings.body(query, batch)
+        body = await _in_time(farm.rankings.body(query, batch))
         if body is None:
             raise _missing(f"no ranking of batch {batch} of a query {query} is stored")
         return Pieces(body, headers=farm_headers(farm), media_type="application/json")
@@ -89,9 +85,21 @@ class Rankings:
     async def delete(self, request: Request, user: str) -> Response:
         """Delete a query's rankings."""
         farm, query = self._find_farm(request), _query(request)
-        if not await farm.rankings.delete(query):
+        if not await _in_time(farm.rankings.delete(query)):
             raise _missing(f"no query {query} has stored a ranking")
         return json_answer({"query": query}, farm)
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    """What the disk answers. Raises `Problem` 504: nothing for too long."""
+    with trio.move_on_after(STORE_DEADLINE_S):
+        return await answer
+    raise Problem(
+        504,
+        "outcome-unknown",
+        f"this node's disk has not answered within {STORE_DEADLINE_S:.0f} s",
+        "Send it again: a repeated request changes nothing more.",
+    )
 
 
 def checked_name(what: str, text: str) -> str:

@@ -190,6 +190,29 @@ async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(
         assert answer.status_code == 200  # the first request has stored it after all
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "place"), [("GET", "body", "spark/7"), ("DELETE", "delete", "spark")]
+)
+async def test_disk_that_hangs_ends_reading_and_deleting_in_time(
+    node: FakeNode,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    name: str,
+    place: str,
+) -> None:
+    async def hanging(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(node.farm.rankings, name, hanging)
+    auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
+    transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
+        with trio.fail_after(STORE_DEADLINE_S + 1):
+            answer = await client.request(method, f"{RANKINGS}/{place}")
+    assert (answer.status_code, answer.json()["type"]) == (504, "garlicfarm:outcome-unknown")
+
+
 async def _jump_once(begun: threading.Event, clock: MockClock) -> None:
     assert await trio.to_thread.run_sync(begun.wait, 60)
     clock.jump(STORE_DEADLINE_S + 1)
