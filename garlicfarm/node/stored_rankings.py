@@ -142,7 +142,10 @@ class StoredRankings:
                 self._is_loaded = True
             return function()
 
-        return await trio.to_thread.run_sync(call, limiter=self._turn, abandon_on_cancel=True)
+        answer = await trio.to_thread.run_sync(call, limiter=self._turn, abandon_on_cancel=True)
+        while self._store.problems:
+            self._log.warning("ranking-unusable", cause=self._store.problems.pop(0))
+        return answer
 
     # ------------------------------------------------------------------ comparing
 
@@ -153,8 +156,6 @@ class StoredRankings:
             await self._call(lambda: None)
         except RankingNotStored as error:
             self._log.warning("ranking-unusable", cause=str(error))
-        for problem in self._store.problems:
-            self._log.warning("ranking-unusable", cause=problem)
         task_status.started()
         while True:
             if trio.current_time() >= self._watched_until:

@@ -67,6 +67,7 @@ class RankingStore:
     def load(self) -> None:
         """Read what is stored. Raises `RankingNotStored`: the directory cannot be read."""
         queries: dict[str, list[StoredRanking]] = {}
+        self.problems = []
         try:
             for path in sorted(self._directory.glob(f"*/*{_SUFFIX}*")):
                 if path.suffix != _SUFFIX:

@@ -186,14 +186,18 @@ async def test_rankings_are_there_after_a_restart_and_not_compared_before_the_ne
 
 
 async def test_directory_that_cannot_be_read_is_logged_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, nursery: trio.Nursery
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     (tmp_path / "q" / "1.ranking").mkdir(parents=True)  # reading it is an error
+    (tmp_path / "q" / "0.ranking").write_bytes(b"damaged")
     node = Node(tmp_path)
     await nursery.start(node.rankings.run)
     fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
     assert [each["event"] for each in fields] == ["ranking-unusable"]
     assert "cannot read" in fields[0]["cause"]
     (tmp_path / "q" / "1.ranking").rmdir()
-    assert await node.put(0, body(10), 10)  # it is mended
+    await trio.sleep(2)  # longer than the log holds repetitions back
+    assert await node.put(2, body(10), 10)  # it is mended
+    told = getattr(caplog.records[-1], "garlicfarm_fields", {})
+    assert told["cause"].startswith(f"{tmp_path}/q/0.ranking is no stored ranking")
     nursery.cancel_scope.cancel()
