@@ -2,9 +2,9 @@
 `garlicfarm rank whatif` (docs/howto/choose-parameters.md).
 
 Five nodes with a router each publish a site through I2CP, as in ``garlicfarm lab --site``, and a client
-fetches it each second. One to two minutes after the last fault a node or a router is killed, every other
-time the publisher's, and started again up to a minute later. ``DIRECTORY/farm/node-N/data`` keeps each
-node's log. No packet leaves the machine. ::
+fetches it each second. One to two minutes after the last one is back a node or a router is killed, in half
+of the cases the publisher's, and started again up to a minute later. ``DIRECTORY/farm/node-N/data`` keeps
+each node's log. No packet leaves the machine. ::
 
     python -m benchmarks.record_i2p --minutes 40 DIRECTORY
 """
