@@ -63,6 +63,7 @@ MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
 MAX_BATCH = 1024
 BODY_DEADLINE_S = 30.0
+EXTENT_DEADLINE_S = 10.0  # shorter than clients wait
 COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 
 T = TypeVar("T")
@@ -260,7 +261,8 @@ class _Api:
         most = int(number(request, "max_bytes", MAX_ENTRY_BYTES, 2**63 - 1, least=1))
         last, size = after, 0
         upto = max(after, min(after + limit, farm.commit_index))
-        with suppress(FellBehind):  # the next request gets 410
+        # What is gone is 410 for the next request; what takes too long is left to it.
+        with suppress(FellBehind), trio.move_on_after(EXTENT_DEADLINE_S):
             async for entries in farm.entries(after, MAX_WRITE_BYTES, upto=upto):
                 for entry in entries:
                     if last > after and size + len(entry.value) > most:
