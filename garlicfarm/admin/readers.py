@@ -24,8 +24,8 @@ from garlicfarm.admin.responses import json_answer
 __all__ = ["EXPIRY_S", "MAX_READERS", "Readers"]
 
 EXPIRY_S = 600.0
-MAX_READERS = 64
-"""of a farm"""
+MAX_READERS, MAX_OF_USER = 64, 16
+"""of a farm; of one user there"""
 
 
 class _Reader(msgspec.Struct):
@@ -57,11 +57,12 @@ class Readers:
             )
         readers = self._current(farm)
         known = readers.get((query, user))
-        if known is None and len(readers) >= MAX_READERS:
+        own = sum(each == user for _, each in readers)
+        if known is None and (len(readers) >= MAX_READERS or own >= MAX_OF_USER):
             raise Problem(
                 503,
                 "too-many-readers",
-                f"{MAX_READERS} queries report already what they have read of this farm",
+                f"{len(readers)} queries report already what they have read of this farm, {own} of this user",
                 f"Reading works without. A report expires after {EXPIRY_S / 60:.0f} min.",
             )
         since_ms = time.time_ns() // 1_000_000 if known is None else known.since_ms

@@ -14,9 +14,9 @@ import trio
 from trio.testing import MockClock
 
 from garlicfarm import durable_files
-from garlicfarm.admin import app
+from garlicfarm.admin import app, readers
 from garlicfarm.admin.rankings import STORE_DEADLINE_S
-from garlicfarm.admin.readers import EXPIRY_S, MAX_READERS
+from garlicfarm.admin.readers import EXPIRY_S, MAX_OF_USER
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import (
     AuthError,
@@ -246,30 +246,38 @@ async def test_readers_are_listed_with_their_lag_until_they_expire(
         async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
             return await client.request(method, path)
 
-    readers = "/v1/farms/farm/readers"
-    answer = await ask("PUT", f"{readers}/spark?index=2")
+    path_of_readers = "/v1/farms/farm/readers"
+    answer = await ask("PUT", f"{path_of_readers}/spark?index=2")
     assert answer.json() == {"query": "spark", "index": 2, "lag": 3}
     await trio.sleep(10)
-    await ask("PUT", f"{readers}/spark?index=9")  # another node is ahead
-    await ask("PUT", f"{readers}/spark?index=4", "paul")
+    await ask("PUT", f"{path_of_readers}/spark?index=9")  # another node is ahead
+    await ask("PUT", f"{path_of_readers}/spark?index=4", "paul")
     await trio.sleep(1)
-    rows = (await ask("GET", readers)).json()["readers"]
+    rows = (await ask("GET", path_of_readers)).json()["readers"]
     assert [(row["user"], row["index"], row["lag"], row["age_s"]) for row in rows] == [
         ("paul", 4, 1, 1.0),
         ("rita", 9, 0, 1.0),
     ]
     assert "Queries that read this farm" in (await ask("GET", "/")).text
     await trio.sleep(EXPIRY_S)
-    assert (await ask("GET", readers)).json()["readers"] == []
+    assert (await ask("GET", path_of_readers)).json()["readers"] == []
     for path, status in (("spark", 400), ("spark?index=-1", 400), ("%2e%2e?index=1", 400)):
-        assert (await ask("PUT", f"{readers}/{path}")).status_code == status
+        assert (await ask("PUT", f"{path_of_readers}/{path}")).status_code == status
 
 
-async def test_readers_are_bounded_and_one_that_is_known_goes_on(client: AdminClient) -> None:
-    for number in range(MAX_READERS):
+async def test_readers_of_a_user_are_bounded_and_one_that_is_known_goes_on(client: AdminClient) -> None:
+    for number in range(MAX_OF_USER):
         await client.put_reader("farm", f"q{number}", 1)
-    with pytest.raises(NoQuorum, match=f"{MAX_READERS} queries report already"):
+    with pytest.raises(NoQuorum, match=f"{MAX_OF_USER} of this user"):
         await client.put_reader("farm", "late", 1)
     await client.put_reader("farm", "q0", 3)
     rows = await client.readers("farm")
-    assert (len(rows), rows[0]["index"], rows[0]["lag"]) == (MAX_READERS, 3, 2)
+    assert (len(rows), rows[0]["index"], rows[0]["lag"]) == (MAX_OF_USER, 3, 2)
+
+
+async def test_readers_of_a_farm_are_bounded(client: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_READERS", 2)
+    for query in ("a", "b"):
+        await client.put_reader("farm", query, 1)
+    with pytest.raises(NoQuorum, match="2 queries report already"):
+        await client.put_reader("farm", "late", 1)
