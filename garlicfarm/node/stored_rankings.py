@@ -98,8 +98,10 @@ class StoredRankings:
         self._watched_until = trio.current_time() + WATCHED_S
         self._stored.set()
         self._stored = trio.Event()
+        if not is_new and batch != self._store.queries[query][-1].batch:
+            return is_new  # an older batch again: the newest stays the one that is compared
         if asof > self._core.applied_index:
-            self._awaited[query] = batch, summary
+            self._awaited.setdefault(query, (batch, summary))  # a node that lags compares one after the other
         else:
             self._compare(query, batch, summary)
         return is_new

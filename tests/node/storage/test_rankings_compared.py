@@ -98,6 +98,23 @@ async def test_ranking_ahead_of_the_node_is_compared_when_it_gets_there(
     assert node.rankings.equality() == {"q": False}
 
 
+async def test_node_that_always_lags_compares_what_came_first(autojump_clock: MockClock, node: Node) -> None:
+    for batch, index in enumerate((12, 13, 14)):
+        await node.put(batch, body(index), index)
+    await node.apply(12)
+    assert node.compared() == (12, "")
+
+
+async def test_older_batch_that_is_repeated_is_not_compared_again(
+    autojump_clock: MockClock, node: Node
+) -> None:
+    await node.put(0, body(10), 10)
+    await node.apply(11)
+    await node.put(1, body(11, publisher=1), 11)
+    assert not await node.put(0, body(10), 10)
+    assert node.compared() == (11, "publisher 1, here 2")
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
