@@ -226,13 +226,13 @@ class PublisherApplication:
         Each key is one node's; this member must not publish."""
         own = {*(self.report(member).transients or ())}
         lower = (one for one in self._state.members if one < member)
-        return any(own & {*(self.report(one).transients or ())} for one in lower)
+        return bool(own) and any(not own.isdisjoint(self.report(one).transients or ()) for one in lower)
 
     def clock_problem(self, date_ms: int) -> str:
         """Why a member whose wall clock shows ``date_ms`` must not publish, as the rest of a sentence; "" if
         that is less than a day from farm time, or if fewer than three members are recent: of two clocks, it
         is not known which one is wrong."""
-        if sum(map(self.is_recent, self.members)) < 3:
+        if len(self.recent()) < 3:
             return ""
         return publication.clock_problem(date_ms, self.farm_time_ms)
 
@@ -425,7 +425,7 @@ class PublisherApplication:
             self._state.policy.check(parsed, self.members)
         elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
             # Two wrong clocks must not exclude a correct one, nor one that began in 1970.
-            isinstance(parsed, Note) or sum(map(self.is_recent, self.members)) >= 3
+            isinstance(parsed, Note) or len(self.recent()) >= 3
         ):
             raise EntryRefused("date", "years ahead")
 

@@ -114,10 +114,11 @@ def _problems(
         yield f"member {publisher} waits until member {others} has let go"
     elif meta.publishing is False and (fold.report(publisher or 0).applied or 0) >= (state.due_since or 0):
         yield f"member {publisher} is to publish and reports that it does not"
+    expiries = fold.key_expiries()
     for member in fold.members:
         if fold.has_duplicate_transients(member):
             yield f"member {member} has a transient key of another member, and must not publish with it"
-        expires_ms = fold.key_expiries().get(member)
+        expires_ms = expiries.get(member)
         if expires_ms is not None and (problem := expiry_problem(expires_ms, state.farm_time_ms)):
             yield f"keys of member {member} {problem}"
         if fold.is_recent(member) and (problem := fold.clock_problem(statuses[member].document.date)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, MetaStatus, NodeReport, RemoteStatus
 from garlicfarm.publishing.publication import clock_problem, expiry_problem, sight
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
@@ -71,6 +73,32 @@ def test_publication_names_members_whose_keys_must_not_be_used() -> None:
         "keys of member 1 have expired: make new bundles with `garlicfarm keys offline`",
         "member 2 has a transient key of another member, and must not publish with it",
     ]
+
+
+def test_ranking_looks_at_each_member_a_fixed_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        rule = getattr(PublisherApplication, name)
+
+        def ask(fold: PublisherApplication, member: int) -> Any:
+            asked[name] += 1
+            return rule(fold, member)
+
+        monkeypatch.setattr(PublisherApplication, name, ask)
+
+    for name in ("is_recent", "report"):
+        counted(name)
+    found = []
+    for members in (10, 20):
+        log = Log(*range(1, members + 1))
+        for member in range(1, members + 1):
+            log.post(member, 0)
+        asked.clear()
+        log.farm.ranking()
+        found.append(asked.copy())
+    fewer, more = found
+    assert all(0 < more[name] <= 2 * fewer[name] for name in ("is_recent", "report"))
 
 
 @pytest.mark.parametrize(
