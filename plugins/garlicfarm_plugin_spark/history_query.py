@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,9 @@ _SHARES = (
     "farm string, farm_id string, time_ms bigint, member bigint, known_ms bigint, recent_ms bigint,"
     " publisher_ms bigint, score bigint, flaps bigint, handover_ms bigint"
 )
+
+_FRAME_ROWS = 20_000
+"""A batch of a large farm has millions: a frame of them must not fill the memory."""
 
 
 def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFrame:
@@ -58,7 +62,7 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
         )
     else:
         # A function with annotations would have to name pandas to Spark, which this module does not import.
-        shares = of.applyInPandas(lambda table: _shares(Course(), _plain(table), period_ms), _SHARES)
+        shares = of.applyInPandas(lambda table: _table(_shares(Course(), _plain(table), period_ms)), _SHARES)
     timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
     if rows.isStreaming:
         timed = timed.withWatermark("time", delay)
@@ -94,7 +98,7 @@ def _of_files(
     import pandas
 
     course = msgspec.json.decode(state.get[0], type=Course) if state.exists else Course()
-    yield _shares(course, _plain(pandas.concat([*frames])), period_ms)
+    yield from _frames(_shares(course, _plain(pandas.concat([*frames])), period_ms))
     state.update((msgspec.json.encode(course),))
 
 
@@ -104,16 +108,27 @@ def _of_log(
     farm, entries = sorted_rows(frames)
     index, snapshot, said = state.get if state.exists else (0, b"", b"{}")
     fold, course = Fold(farm, index, snapshot), msgspec.json.decode(said, type=Course)
-    rows = ({**row, "farm_id": group[0]} for row in fold.rankings(entries, "changes"))
-    yield _shares(course, rows, period_ms)
+    rows = ({**fold.short_row(), "farm_id": group[0]} for _ in fold.changes(entries, "changes"))
+    yield from _frames(_shares(course, rows, period_ms))
     state.update((fold.index, fold.snapshot(), msgspec.json.encode(course)))
 
 
-def _shares(course: Course, rows: Iterable[Mapping[str, Any]], period_ms: int) -> pandas.DataFrame:
+def _shares(
+    course: Course, rows: Iterable[Mapping[str, Any]], period_ms: int
+) -> Iterator[tuple[object, ...]]:
+    """The rows of `_SHARES`: one for each member of a farm at each row of rankings."""
+    return ((row["farm"], row["farm_id"], *share) for row in rows for share in course.follow(row, period_ms))
+
+
+def _frames(shares: Iterator[tuple[object, ...]]) -> Iterator[pandas.DataFrame]:
+    while some := [*islice(shares, _FRAME_ROWS)]:
+        yield _table(some)
+
+
+def _table(shares: Iterable[tuple[object, ...]]) -> pandas.DataFrame:
     import pandas
 
-    found = [(row["farm"], row["farm_id"], *share) for row in rows for share in course.follow(row, period_ms)]
-    return pandas.DataFrame(found, columns=["farm", "farm_id", *Share._fields], dtype=object)
+    return pandas.DataFrame([*shares], columns=["farm", "farm_id", *Share._fields], dtype=object)
 
 
 def _plain(rows: pandas.DataFrame) -> Iterator[dict[str, Any]]:
