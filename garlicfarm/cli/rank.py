@@ -83,9 +83,8 @@ RANK_COMMANDS = {
 @click.option(
     "--max-entries",
     type=click.IntRange(1, 1_000_000),
-    default=20_000,
-    show_default=True,
-    help="Most entries in one batch, which is held in memory.",
+    help="Most entries in one batch, which is held in memory. Default: 20000; with --rows changes or entries"
+    " fewer for a farm of more than 13 members, 1024 for 256.",
 )
 @click.option(
     "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
@@ -111,7 +110,7 @@ def rank(
     query: str | None,
     verify: bool,
     metrics: tuple[str, int] | None,
-    max_entries: int,
+    max_entries: int | None,
     conf: tuple[tuple[str, str], ...],
     farms: tuple[str, ...] | None,
 ) -> None:

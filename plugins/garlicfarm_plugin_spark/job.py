@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
+from garlicfarm_plugin_spark.options import MAX_ENTRIES
 from garlicfarm_plugin_spark.ranking import Rows
 
-__all__ = ["Job", "Viewer", "ranked_farms", "sink_options", "source_options"]
+__all__ = ["Job", "Viewer", "bounded", "ranked_farms", "sink_options", "source_options"]
+
+
+ROWS_BYTES, MEMBER_BYTES = 1 << 28, 1 << 10
+"""What the rows of a batch may take, which the sink holds; what a row takes for each member of its farm."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,8 @@ class Job:
     the job. ``sink``: ``console``, ``memory``, ``garlicfarm``, or ``parquet:`` and a path or URI. ``rows``:
     see `rankings`. ``query``: the name by which nodes know the query; the sink ``garlicfarm`` needs it.
     ``once``: end when everything committed at the start is ranked; else a batch begins every ``trigger_ms``
-    at most (0: as soon as the one before has ended). ``verify``: compare states with the nodes'.
-    ``metrics``: host and port to serve them.
+    at most (0: as soon as the one before has ended). ``max_entries``: of a batch; None: see `bounded`.
+    ``verify``: compare states with the nodes'. ``metrics``: host and port to serve them.
     """
 
     nodes: Nodes
@@ -37,7 +42,7 @@ class Job:
     query: str | None = None
     once: bool = False
     trigger_ms: int = 5_000
-    max_entries: int = 20_000
+    max_entries: int | None = None
     verify: bool = False
     metrics: tuple[str, int] | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -84,13 +89,24 @@ def ranked_farms(job: Job, heads: Mapping[str, FarmHead]) -> dict[str, FarmHead]
     return {name: heads[name] for name in job.farms}
 
 
+def bounded(job: Job, members: int) -> Job:
+    """``job`` with a ``max_entries``. Where each entry can have a row, it depends on the ``members`` of the
+    largest farm: more rows than Spark hands to a driver would fail again and again."""
+    if job.max_entries is not None:
+        return job
+    most = MAX_ENTRIES
+    if job.rows != "batches":
+        most = min(most, ROWS_BYTES // (MEMBER_BYTES * max(1, members)))
+    return replace(job, max_entries=max(1, most))
+
+
 def source_options(job: Job) -> dict[str, str]:
     """The options of ``format("garlicfarm")`` as the source of this job."""
     options = {
         **_access(job),
         "farm": " ".join(job.farms) or "*",
         "startingIndex": "state",
-        "maxEntriesPerTrigger": str(job.max_entries),
+        "maxEntriesPerTrigger": str(MAX_ENTRIES if job.max_entries is None else job.max_entries),
     }
     return options if job.query is None else {**options, "query": job.query}
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_places
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead
-from garlicfarm_plugin_spark.job import Job, Viewer, ranked_farms, sink_options, source_options
+from garlicfarm_plugin_spark.job import Job, Viewer, bounded, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
@@ -30,7 +30,7 @@ from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
 from garlicfarm_plugin_spark.stored_state import check_state
 from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
-__all__ = ["run"]
+__all__ = ["most_members", "run"]
 
 POLL_S = 0.5
 HEAD_INTERVAL_S = 1.0
@@ -68,6 +68,7 @@ async def run(job: Job, viewer: Viewer) -> None:
         heads = await trio.to_thread.run_sync(feed.heads, job.farms, abandon_on_cancel=True)
         farms = ranked_farms(job, heads)
         ids = {farm: head.farm_id for farm, head in farms.items()}
+        job = bounded(job, await trio.to_thread.run_sync(most_members, job, farms, abandon_on_cancel=True))
         settings = {**DEFAULTS, **job.conf}
         check_places(job, ids, settings)
         with served(metrics, job.metrics):
@@ -99,6 +100,15 @@ async def run(job: Job, viewer: Viewer) -> None:
         feed.close()
         states.close()
         last_states.close()
+
+
+def most_members(job: Job, farms: Iterable[str]) -> int:
+    """Of the largest of these farms, by its ranking at a node. Raises as `FarmFeed`."""
+    found = [0]
+    for farm in farms:
+        with closing(FarmFeed(job.nodes.of(farm))) as feed:
+            found.append(len(json.loads(feed.ranking())["members"]))
+    return max(found)
 
 
 def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:

@@ -14,9 +14,11 @@ import pytest
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
-from garlicfarm_plugin_spark.job import Job, ranked_farms, sink_options, source_options
+from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
-from garlicfarm_plugin_spark.runner import QueryRunner
+from garlicfarm_plugin_spark.runner import QueryRunner, most_members
+from tests.publishing.scripted_log import configuration
+from tests.spark.feed_server import USER, feed_server
 
 NODES = Nodes(("https://a.example:1",), "", "rita", Path("/p"), pin="sha256-x")
 HEADS = {
@@ -49,6 +51,31 @@ def test_source_of_a_job_reads_its_farms_from_their_state(farms: tuple[str, ...]
     options = source_options(job(*farms))
     assert (options["farm"], options["startingIndex"]) == (option, "state")
     assert "query" not in options
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "members", "most"),
+    [
+        ("batches", None, 256, 20_000),
+        ("changes", None, 13, 20_000),
+        ("changes", None, 256, 1_024),
+        ("entries", None, 0, 20_000),
+        ("changes", 5_000, 256, 5_000),
+    ],
+)
+def test_batches_of_a_large_farm_are_smaller_where_each_entry_can_have_a_row(
+    rows: Any, given: int | None, members: int, most: int
+) -> None:
+    found = bounded(replace(job("barn"), rows=rows, max_entries=given), members)
+    assert source_options(found)["maxEntriesPerTrigger"] == str(most)
+
+
+def test_largest_farm_is_found_at_the_nodes(tmp_path: Path) -> None:
+    with feed_server(tmp_path / "node") as server:
+        server.add_farm("barn", []).node.farm.configure(0, configuration(1, 2, 3, 4, 5))
+        nodes = Nodes((server.url,), "", USER, server.password_file)
+        assert most_members(replace(job(), nodes=nodes), ["farm"]) == 3
+        assert most_members(replace(job(), nodes=nodes), ["barn", "farm"]) == 5
 
 
 def test_job_with_a_name_tells_it_to_source_and_sink() -> None:
