@@ -158,11 +158,11 @@ class FarmFeed:
         """The body of ``GET …/ranking``."""
         return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
 
-    def report(self, query: str, index: int) -> None:
-        """Tell the node that answered last that ``query`` has read everything up to ``index``; for people
-        only, so no other one is asked, and none is waited for."""
+    def report(self, farm: str, query: str, index: int) -> None:
+        """Tell the node that answered last that ``query`` has read ``farm`` up to ``index``; for people
+        only, so no other one is asked, and its answer is not awaited for long."""
         node = self._nodes[0]
-        path = self._path(f"readers/{quote(query, safe='')}")
+        path = f"/v1/farms/{quote(farm, safe='')}/readers/{quote(query, safe='')}"
         with _mapped(node.url):
             response = node.client.put(node.url + path, params={"index": index}, timeout=REPORT_TIMEOUT_S)
         _check(node.url, response)

@@ -262,13 +262,18 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if query is None or (self._reported is not None and monotonic() - self._reported < REPORT_S):
             return
         self._reported = monotonic()
-        for farm, position in decode_offset(end, self._options.only_farm).items():
-            try:
-                feed = open_feed(self._origin(farm))
-                assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
-                feed.report(query, position.index)
-            except GarlicFarmError as error:
-                _log.warning("no node is told that %s has read the farm %s: %s", query, farm, error)
+        positions = decode_offset(end, self._options.only_farm)
+        for place in self._options.places:
+            feed = open_feed(place.origin)  # knows the node that has answered last
+            assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
+            for farm in place.farms or positions:
+                try:
+                    if farm in positions:
+                        feed.report(farm, query, positions[farm].index)
+                except GarlicFarmError as error:
+                    _log.warning("no node is told that %s has read the farm %s: %s", query, farm, error)
+                    if isinstance(error, UnreachableError):
+                        break  # a silent node would delay the query by the timeout for each farm
 
     def stop(self) -> None:
         close_feeds()

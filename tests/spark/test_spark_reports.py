@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.client.trust import client_tls
-from garlicfarm.errors import ConfigError
+from garlicfarm.errors import ConfigError, UnreachableError
 from garlicfarm_plugin_spark import source
-from garlicfarm_plugin_spark.feed import close_feeds
+from garlicfarm_plugin_spark.feed import FarmFeed, close_feeds
 from garlicfarm_plugin_spark.source import LogReader
 from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
 from tests.spark.script import scripted_log
@@ -40,7 +40,7 @@ def next_end(found: LogReader, start: dict[str, Any]) -> dict[str, Any]:
     return found.latestOffset(start, found.getDefaultReadLimit())
 
 
-def told(server: FeedServer) -> list[tuple[str, str, int, int]]:
+def told(server: FeedServer, farm: str = "farm") -> list[tuple[str, str, int, int]]:
     """Query, user, index and lag of each reader."""
     url = server.url.partition("?")[0]
     with httpx.Client(
@@ -48,7 +48,7 @@ def told(server: FeedServer) -> list[tuple[str, str, int, int]]:
         verify=client_tls(pin=server.node.pin, ca=None),
         trust_env=False,
     ) as client:
-        rows = client.get(f"{url}/v1/farms/farm/readers").json()["readers"]
+        rows = client.get(f"{url}/v1/farms/{farm}/readers").json()["readers"]
     return [(row["query"], row["user"], row["index"], row["lag"]) for row in rows]
 
 
@@ -84,6 +84,31 @@ def test_report_that_fails_is_logged_and_the_query_goes_on(
     assert "no node is told that spark has read the farm farm: " in caplog.text
     server.node.farms["farm"] = server.farm
     assert next_end(found, end) != end
+
+
+def test_reports_of_all_farms_go_to_a_node_that_answers(server: FeedServer) -> None:
+    server.add_farm("barn", LOG[:9])
+    found = reader(server, farm="barn farm", query="spark", url=f"https://127.0.0.1:1 {server.url}")
+    found.commit(next_end(found, found.initialOffset()))
+    assert told(server, "barn") == [("spark", "local", 9, 0)]
+    assert told(server) == [("spark", "local", 11, len(LOG) - 11)]
+
+
+def test_silent_node_is_told_of_one_farm_only(
+    server: FeedServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    server.add_farm("barn", LOG[:9])
+    found = reader(server, farm="barn farm", query="spark")
+    end = next_end(found, found.initialOffset())
+
+    def report(feed: FarmFeed, farm: str, query: str, index: int) -> None:
+        raise UnreachableError("silence")
+
+    monkeypatch.setattr(FarmFeed, "report", report)
+    found.commit(end)
+    assert caplog.text.count("no node is told that spark has read the farm barn: silence") == 1
+    assert "has read the farm farm" not in caplog.text
 
 
 def test_name_that_is_none_or_a_topic_is_refused(server: FeedServer) -> None:
