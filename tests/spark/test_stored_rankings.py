@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 import pandas
 import pyarrow.dataset
+import pyarrow.parquet
 
 from garlicfarm.durable_files import move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError
@@ -134,14 +135,22 @@ def test_compact_leaves_one_file_a_date_and_every_row(tmp_path: Path) -> None:
     assert list(compact(tmp_path)) == []
 
 
-def test_compact_keeps_to_the_largest_size(tmp_path: Path) -> None:
-    write_in_batches(tmp_path, ROWS, seed=4, most=5)
-    sizes = sorted(path.stat().st_size for path in tmp_path.rglob("*.parquet"))
-    most = 3 * sizes[-1]
-    done = list(compact(tmp_path, most))[-1]
+def test_compact_keeps_to_the_largest_size_in_memory(tmp_path: Path) -> None:
+    rows = [{**row, "ranking": row["ranking"] + " " * 20_000} for row in ROWS[:90]]
+    write_in_batches(tmp_path, rows, seed=4, most=5)
+    done = list(compact(tmp_path, 300_000))[-1]
     assert 1 < done.left < done.files
-    assert indexes(tmp_path) == INDEXES
-    assert all(path.stat().st_size <= most for path in tmp_path.rglob("*.parquet"))
+    assert indexes(tmp_path) == [row["log_index"] for row in rows]
+    tables = [pyarrow.parquet.ParquetFile(path).read(["ranking"]) for path in tmp_path.rglob("*.parquet")]
+    assert max(each.nbytes for each in tables) <= 300_000
+
+
+def test_compact_of_a_damaged_file_says_where(tmp_path: Path) -> None:
+    write_in_batches(tmp_path, ROWS, seed=4, most=5)
+    path = min(tmp_path.rglob("*.parquet"))
+    path.write_bytes(b"PAR1")
+    with pytest.raises(GarlicFarmError, match=f"{path.parent} cannot be compacted: "):
+        list(compact(tmp_path))
 
 
 @pytest.mark.parametrize("step", range(3))
