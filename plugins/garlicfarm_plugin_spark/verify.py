@@ -88,12 +88,14 @@ class NodeStates:
         self._feeds: dict[tuple[str, str], FarmFeed] = {}
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[str, str, int, bytes]]:
-        """(farm, URL, index, state) of each node that answers. Raises as `FarmFeed`, but for silent ones."""
+        """(farm, URL, index, state) of each node that answers, of those of ``farms`` that it has: a farm is
+        made and deleted at one node after the other. Raises as `FarmFeed`, but for silent ones."""
         found = []
         for url in self._nodes.urls:
-            for farm, head in farms.items():
-                with suppress(UnreachableError):
-                    index, state = self._feed(url, farm).state(head.farm_id)
+            with suppress(UnreachableError):  # at the first question: each takes a timeout
+                there = self._feed(url, "").heads()
+                for farm in farms.keys() & there.keys():
+                    index, state = self._feed(url, farm).state(farms[farm].farm_id)
                     if index:
                         found.append((farm, url.partition("?")[0], index, state))
         return found

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import NoReturn
 from urllib.request import urlopen
 
 import msgspec
 import pytest
 
-from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
 from tests.spark.feed_server import USER, FeedServer, feed_server
@@ -100,6 +101,30 @@ def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
     assert asked.newest(heads) == [("farm", server.url.partition("?")[0], 10, node.farm.snapshot())]
     asked.close()
     feed.close()
+
+
+def test_farm_that_a_node_does_not_have_is_not_asked_for(server: FeedServer) -> None:
+    barn = FarmHead("ab" * 16, "publisher", 1, 3)
+    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    head = FarmHead(server.farm_id, "publisher", 1, 10)
+    assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == ["farm"]
+    asked.close()
+
+
+def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def heads(feed: FarmFeed) -> NoReturn:
+        nonlocal count
+        count += 1
+        raise UnreachableError("silence")
+
+    monkeypatch.setattr(FarmFeed, "heads", heads)
+    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    head = FarmHead(server.farm_id, "publisher", 1, 10)
+    assert asked.newest(dict.fromkeys(("barn", "farm", "field"), head)) == []
+    assert count == 1
+    asked.close()
 
 
 def test_metrics_are_served_and_tell_index_and_lag_by_farm() -> None:
