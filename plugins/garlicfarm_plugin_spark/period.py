@@ -32,7 +32,7 @@ class Roles(msgspec.Struct):
     since_ms: int = 0
     """when ``publisher`` was named"""
     before: int | None = None
-    """the publisher before this one, None also if nobody was named"""
+    """the publisher before this one, None also if no member was named"""
     is_handover: bool = False
     """whether the publisher was named, and others still hold"""
 

@@ -268,7 +268,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
             for farm in place.farms or positions:
                 try:
-                    if farm in positions:
+                    if farm in positions and farm not in self._missing:
                         feed.report(farm, query, positions[farm].index)
                 except GarlicFarmError as error:
                     _log.warning("no node is told that %s has read the farm %s: %s", query, farm, error)

@@ -86,6 +86,19 @@ def test_report_that_fails_is_logged_and_the_query_goes_on(
     assert next_end(found, end) != end
 
 
+def test_farm_that_has_vanished_is_reported_no_more(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    server.add_farm("barn", LOG[:9])
+    found = reader(server, farm="*", query="spark")
+    end = next_end(found, found.initialOffset())
+    server.node.farms.pop("barn")
+    found.commit(next_end(found, end))
+    assert told(server)
+    assert "no node is told" not in caplog.text
+
+
 def test_reports_of_all_farms_go_to_a_node_that_answers(server: FeedServer) -> None:
     server.add_farm("barn", LOG[:9])
     found = reader(server, farm="barn farm", query="spark", url=f"https://127.0.0.1:1 {server.url}")
