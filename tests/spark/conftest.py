@@ -6,6 +6,15 @@ import pytest
 
 from garlicfarm_plugin_spark.session import Session
 
+STARTS_S = 900
+"""Ends what hangs. Some tests start Java several times, each of which takes a busy machine a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(STARTS_S))
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
