@@ -1,12 +1,14 @@
-"""A process that saves records and can be killed: ``record_child.py DIRECTORY SEED [MUTANT]``.
+"""A process that saves records and can be killed: ``record_child.py DIRECTORY SEED BATCHES [MUTANT]``.
 
-Prints ``saved PARTITION NEXT`` for all that the files hold at the start and for each batch once it is saved,
-``StorageError`` if the disk fails. What a record holds follows from its place (`content`).
+Prints ``saved PARTITION NEXT`` for all that the files hold at the start and for each of that many batches
+once it is saved, then waits; ``StorageError`` if the disk fails. What a record holds follows from its place
+(`content`).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -103,14 +105,14 @@ MUTANTS = {
 }
 
 
-def main(directory: Path, seed: int) -> None:
+def main(directory: Path, seed: int, batches: int) -> None:
     rnd = Random(seed)
     now_ms = 0
     with closing(RecordFiles(directory)) as files:
         places = dict.fromkeys("ab", 0) | {each.partition: each.next for each in files.partitions()}
         for name, upto in places.items():
             os.write(1, b"saved %s %d\n" % (name.encode(), upto))
-        while True:
+        for _ in range(batches):
             now_ms += 1
             batch = []
             for name, first in places.items():
@@ -124,12 +126,13 @@ def main(directory: Path, seed: int) -> None:
                 os.write(1, b"saved %s %d\n" % (unsaved.partition.encode(), upto))
             if rnd.random() < 0.1:
                 files.expire(0, MAX_BYTES, lambda topic, partition: True)
+        signal.pause()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        MUTANTS[sys.argv[3]]()
+    if len(sys.argv) > 4:
+        MUTANTS[sys.argv[4]]()
     try:
-        main(Path(sys.argv[1]), int(sys.argv[2]))
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
     except StorageError as error:
         print("StorageError", error, flush=True)

@@ -18,13 +18,17 @@ from tests.crash import powerloss
 from tests.dafka import record_child
 
 CHILD = (sys.executable, record_child.__file__)
+ENDLESS = 1_000_000
 
 
 class Process:
     """The child, and what it reported saved."""
 
-    def __init__(self, directory: Path, seed: int, mutant: list[str], reported: dict[str, int]) -> None:
-        self._child = subprocess.Popen([*CHILD, str(directory), str(seed), *mutant], stdout=subprocess.PIPE)
+    def __init__(
+        self, directory: Path, seed: int, batches: int, mutant: list[str], reported: dict[str, int]
+    ) -> None:
+        command = [*CHILD, str(directory), str(seed), str(batches), *mutant]
+        self._child = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._reported = reported
         self.has_failed = False
 
@@ -62,7 +66,7 @@ async def main(mountpoint: Path, rounds: int, mutant: list[str]) -> None:
     async with powerloss.mounted(mountpoint) as storage:
         directory = mountpoint / "store"
         for number in range(rounds):
-            child = await run(Process, directory, number, mutant, reported)
+            child = await run(Process, directory, number, ENDLESS, mutant, reported)
             await run(child.read, rnd.randint(3, 60))
             keep = rnd.choice((0, 0.5, 0.9))
             if number % 2:
@@ -71,8 +75,9 @@ async def main(mountpoint: Path, rounds: int, mutant: list[str]) -> None:
                 await run(child.wait)
                 assert child.has_failed
                 await storage.fail("none")
-                child = await run(Process, directory, number, mutant, reported)
-                await run(child.read, 2)  # what it takes for saved
+                # It says what it takes for saved; a commit would sync what it did before.
+                child = await run(Process, directory, number, 0, mutant, reported)
+                await run(child.read, 2)
             await run(child.kill)
             unsynced += await storage.lose(keep, rnd.getrandbits(32))
             held = await run(record_child.check, directory, reported)

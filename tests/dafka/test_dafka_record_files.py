@@ -19,7 +19,7 @@ from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
 from tests.dafka import record_child
 from tests.dafka.record_child import MUTANTS
-from tests.dafka.record_power import CHILD, Process
+from tests.dafka.record_power import CHILD, ENDLESS, Process
 
 ALL = 1 << 62
 
@@ -199,7 +199,7 @@ def test_a_killed_process_loses_nothing_that_it_reported_saved(tmp_path):
     rnd = Random(3)
     reported: dict[str, int] = {}
     for seed in range(5):
-        child = Process(tmp_path, seed, [], reported)
+        child = Process(tmp_path, seed, ENDLESS, [], reported)
         child.read(rnd.randint(2, 40))
         child.kill()
         record_child.check(tmp_path, reported)
@@ -208,7 +208,7 @@ def test_a_killed_process_loses_nothing_that_it_reported_saved(tmp_path):
 
 def test_a_full_disk_ends_the_process_and_loses_nothing(tmp_path):
     # A file that may not grow is to SQLite what a full disk is.
-    command = ["prlimit", "--fsize=500000", *CHILD, str(tmp_path), "1"]
+    command = ["prlimit", "--fsize=500000", *CHILD, str(tmp_path), "1", str(ENDLESS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
     *lines, last = done.stdout.decode().splitlines()
     assert last.startswith("StorageError")
