@@ -12,16 +12,19 @@ from garlicfarm_plugin_spark.feed import FarmHead
 from garlicfarm_plugin_spark.offsets import Position
 from garlicfarm_plugin_spark.options import Start
 
-__all__ = ["MAX_VALUE_BYTES", "Extent", "Gone", "Losses", "next_positions", "shares", "split"]
+__all__ = ["MAX_VALUE_BYTES", "Extent", "Gone", "Losses", "State", "next_positions", "shares", "split"]
 
 MAX_VALUE_BYTES = 1 << 20
 """The largest value of an entry."""
 
 Gone = Literal["fail", "skip", "state"]
-"""What to do where entries were deleted: end the query, continue at the first one left, or begin with the
-state."""
+"""What to do where entries were deleted: end the query, continue at the first one left, or at the
+application's state."""
 Extent = Callable[[str, int, int, int], tuple[int, int]]
 """(farm, after, upto, max_bytes) → (last index of as many bytes, these bytes), as `FarmFeed.extent`."""
+
+State = Callable[[str, int], tuple[int, bytes]]
+"""(farm, least) → (index, snapshot) of its application, at ``least`` or later, as `FarmFeed.state`."""
 
 _log = logging.getLogger("garlicfarm.spark")
 
@@ -35,6 +38,8 @@ class Losses:
     stream: bool = True
     whole: bool = True
     """whether a state may stand for deleted entries: not in a batch query that ends at an index"""
+    topic: bool = False
+    """whether the entries come from a topic, which holds no state"""
 
     def first_after(self, farm: str, head: FarmHead, last: int) -> int:
         """The index before the first one to read, in a query without an offset for this farm.
@@ -61,15 +66,23 @@ class Losses:
                 return index - 1
 
     def when_gone(self, *, begun: bool) -> Gone:
-        """``begun``: the query has an offset for the farm, and would lose what lies behind it."""
+        """What a plan does. ``begun``: the query has an offset for the farm, and would lose what follows."""
         if self.start == "state" and self.whole and not (begun and self.strict):
             return "state"
         return "fail" if self.strict else "skip"
+
+    @property
+    def when_gone_later(self) -> Gone:
+        """What a reader does where entries of a planned batch are gone. The bounds of the batch are fixed
+        then, and a state as of now would be beyond them, so a strict query never takes one."""
+        return "fail" if self.strict else self.when_gone(begun=True)
 
     def error(self, farm: str, after: int, first_index: int, *, begun: bool = True) -> FellBehind:
         """The sentence about the entries between ``after`` and ``first_index``."""
         if not self.strict:
             remedy = "this query loses the entries in between"
+        elif self.topic:
+            remedy = "name a store that has them, or the nodes"
         elif self.start == "state" and not self.whole:
             remedy = "the state of a node is of its newest index, so leave endingIndex out"
         elif not self.stream and (self.start == "earliest" or begun):
@@ -83,8 +96,8 @@ class Losses:
             f" {remedy}"
         )
 
-    def begin(self, farm: str, head: FarmHead, after: int, *, begun: bool) -> int:
-        """Where to begin if the next index to read is ``after`` + 1.
+    def begin(self, farm: str, head: FarmHead, after: int, *, begun: bool) -> int | None:
+        """Where to begin if the next index to read is ``after`` + 1; None: with the application's state.
 
         Raises `FellBehind`: it was deleted, and the query is strict. Otherwise the loss is logged.
         """
@@ -94,7 +107,7 @@ class Losses:
         if gone == "fail":
             raise self.error(farm, after, head.first_index, begun=begun)
         if gone == "state":
-            return after
+            return None
         _log.warning("%s", self.error(farm, after, head.first_index))
         return head.first_index - 1
 
@@ -106,7 +119,8 @@ class _Step:
     after: int | None  # None: the query has no offset for this farm
     begin: int
     end: int
-    bounded: bool
+    state: bytes | None = None  # at `begin`
+    past: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -122,41 +136,53 @@ def next_positions(
     max_entries: int | None = None,
     max_bytes: int | None = None,
     extent: Extent | None = None,
+    state: State | None = None,
 ) -> Mapping[str, Position]:
     """The end of the next batch; ``start`` itself if there is nothing new.
 
-    :param heads: of the farms to read. A farm in ``start`` without a head stays where it is.
+    :param heads: of the farms to read. A farm in ``start`` without a head stays where it is. One with another
+        id there was made anew, and begins as one without an offset does.
     :param last: no farm goes beyond these indexes, and others are not begun. None: no such limit.
     :param max_entries: of all farms together; each farm with entries gets one at least. None: no limit.
     :param max_bytes: likewise, of values; ``extent`` is asked only where there may be more.
+    :param state: asked where a state stands for deleted entries. It is a batch of its own farm's part alone.
     :raises FellBehind, ConfigError: as `Losses`.
     """
     steps = [
-        _step(farm, head, start.get(farm), losses, head.commit_index if last is None else last[farm])
+        _step(farm, head, start.get(farm), losses, head.commit_index if last is None else last[farm], state)
         for farm, head in heads.items()
         if last is None or farm in last
     ]
-    bounded = [step for step in steps if step.bounded and step.size]
+    longer = [step for step in steps if step.size]
     if max_entries is not None:
-        for step, share in zip(bounded, shares([each.size for each in bounded], max_entries), strict=True):
+        for step, share in zip(longer, shares([each.size for each in longer], max_entries), strict=True):
             step.end = step.begin + share
     if max_bytes is not None and extent is not None:
-        _bound_bytes(bounded, max_bytes, extent)
+        _bound_bytes(longer, max_bytes, extent)
     if all(step.after == step.begin == step.end for step in steps):
         return start
-    ends = {farm: Position(one.index, one.farm_id) for farm, one in start.items()}
+    ends = {farm: Position(one.index, one.farm_id, past=one.past) for farm, one in start.items()}
     for step in steps:
         begin = None if step.after == step.begin else step.begin
-        ends[step.farm] = Position(step.end, step.farm_id, begin)
+        ends[step.farm] = Position(step.end, step.farm_id, begin, step.state, step.past)
     return ends
 
 
-def _step(farm: str, head: FarmHead, position: Position | None, losses: Losses, last: int) -> _Step:
+def _step(
+    farm: str, head: FarmHead, position: Position | None, losses: Losses, last: int, state: State | None
+) -> _Step:
+    past = () if position is None else position.past
+    if position is not None and position.farm_id != head.farm_id:  # another farm, made anew
+        past, position = (*past, position.farm_id), None
     last = min(last, head.commit_index)
     after = losses.first_after(farm, head, last) if position is None else position.index
     begin = losses.begin(farm, head, after, begun=position is not None)
-    bounded = begin >= head.first_index - 1  # otherwise it is a state, in one row
-    return _Step(farm, head.farm_id, None if position is None else after, begin, max(begin, last), bounded)
+    begun = None if position is None else after
+    if begin is None:
+        assert state is not None
+        index, snapshot = state(farm, head.first_index - 1)
+        return _Step(farm, head.farm_id, begun, index, index, snapshot, past)
+    return _Step(farm, head.farm_id, begun, begin, max(begin, last), None, past)
 
 
 def _bound_bytes(steps: Iterable[_Step], max_bytes: int, extent: Extent) -> None:

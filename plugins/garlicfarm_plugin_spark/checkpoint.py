@@ -32,7 +32,7 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
         return HadoopPlace(where, spark) if is_uri(where) else LocalPlace(Path(where))
 
     if due(job.checkpoint):
-        check_checkpoint(place(job.checkpoint), farms, job.only_farm, settings)
+        check_checkpoint(place(job.checkpoint), farms, job.only_farm, settings, every=not job.farms)
         place(job.checkpoint).check_writable("--checkpoint")
     kind, _, where = job.sink.partition(":")
     if kind == "parquet" and due(where):
@@ -42,13 +42,18 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
 
 
 def check_checkpoint(
-    checkpoint: Place, farms: Mapping[str, str], only: str | None, settings: Mapping[str, str]
+    checkpoint: Place,
+    farms: Mapping[str, str],
+    only: str | None,
+    settings: Mapping[str, str],
+    *,
+    every: bool = False,
 ) -> None:
     """Check that a query of these farms can continue from ``checkpoint``, with these Spark settings.
 
-    ``only``: the name of its only farm. Raises `ConfigError`: it belongs to other farms, or has another
-    number of shuffle partitions. Spark would silently keep the old number, because the layout of its state
-    depends on it.
+    ``only``: the name of its only farm. ``every``: it takes all farms of its nodes, also those made anew.
+    Raises `ConfigError`: it belongs to other farms, or has another number of shuffle partitions. Spark would
+    silently keep the old number, because the layout of its state depends on it.
     """
     batch = newest_batch(checkpoint, "offsets")
     if batch is None:
@@ -65,8 +70,9 @@ def check_checkpoint(
         ) from error
     ids = {position.farm_id for position in positions.values()}
     for farm, farm_id in farms.items():
-        of = {positions[farm].farm_id} if farm in positions else ids
-        if of and farm_id not in of and (farm in positions or not ids & set(farms.values())):
+        named = farm in positions and not every
+        of = {positions[farm].farm_id} if named else ids
+        if of and farm_id not in of and (named or not ids & set(farms.values())):
             raise ConfigError(
                 [
                     f"the checkpoint {checkpoint.name} belongs to another farm (id {', '.join(sorted(of))})"

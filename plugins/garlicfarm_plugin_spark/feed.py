@@ -81,11 +81,18 @@ class Feed(Protocol):
 
     def close(self) -> None: ...
 
-    def heads(self, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]: ...
+    def heads(
+        self,
+        required: Iterable[str],
+        ids: Mapping[str, str],
+        after: Mapping[str, int] = ...,
+        *,
+        strict: bool = ...,
+    ) -> dict[str, FarmHead]: ...
 
     def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]: ...
 
-    def state(self, farm_id: str) -> tuple[int, bytes]: ...
+    def state(self, farm_id: str, least: int = ...) -> tuple[int, bytes]: ...
 
     def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]: ...
 
@@ -146,13 +153,50 @@ class FarmFeed:
         """
         return self.heads((self._farm,), {} if farm_id is None else {self._farm: farm_id})[self._farm]
 
-    def heads(self, required: Iterable[str] = (), ids: Mapping[str, str] = {}) -> dict[str, FarmHead]:
+    def heads(
+        self,
+        required: Iterable[str] = (),
+        ids: Mapping[str, str] = {},
+        after: Mapping[str, int] = {},
+        *,
+        strict: bool = True,
+    ) -> dict[str, FarmHead]:
         """All farms of the first node that answers, by name, in one request.
 
         :param required: names; `ConfigError` if one is not among them.
         :param ids: by name, 32 hex digits; `ConfigError` if one of these farms has another id.
+        :param after: by name, the last index read. Where that node has deleted the next entry, the others are
+            asked for it, and the head is that of one that has it.
+        :param strict: whether it is an `UnreachableError` if a node that may have it does not answer.
         """
-        return self._in_turn(lambda node: self._checked(node, required, ids))
+        found = self._in_turn(lambda node: self._checked(node, required, ids))
+        lost = {
+            farm: index
+            for farm, index in after.items()
+            if farm in found and found[farm].first_index > index + 1
+        }
+        silent = []
+        for node in self._nodes[1:] if lost else []:
+            try:
+                there = self._checked(node, required, ids)
+            except UnreachableError as error:
+                silent.append(error.cause)
+                continue
+            for farm, index in [*lost.items()]:
+                head = there.get(farm)
+                if head is None or head.farm_id != found[farm].farm_id or head.commit_index <= index:
+                    continue  # it tells nothing about the next entry
+                if head.first_index <= index + 1:
+                    found[farm] = head
+                    del lost[farm]
+        if lost and silent and strict:
+            farm, index = next(iter(lost.items()))
+            raise UnreachableError(
+                f"the nodes that answer have deleted the entries of {farm} after index {index}, and others"
+                f" may have them: {'; '.join(silent)}",
+                "start those nodes, or leave their URLs out",
+            )
+        return found
 
     def ranking(self) -> bytes:
         """The body of ``GET …/ranking``."""
@@ -171,7 +215,7 @@ class FarmFeed:
         """How far a batch of at most ``max_bytes`` bytes of values reaches: its last index, from ``after`` +
         1 (one entry is always in it) to ``upto``, and its bytes.
 
-        :raises Compacted: the entry after ``after`` was deleted.
+        :raises Compacted: the entry after ``after`` was deleted, at every node that answers.
         """
 
         last, size = after, 0
@@ -198,13 +242,16 @@ class FarmFeed:
             raise UnreachableError(f"{node.url} has not reached index {after + 1}")
         return last, size
 
-    def state(self, farm_id: str) -> tuple[int, bytes]:
-        """(index, snapshot) of the application."""
+    def state(self, farm_id: str, least: int = 0) -> tuple[int, bytes]:
+        """(index, snapshot) of the application, of the first node that has reached the index ``least``."""
 
         def ask(node: _Node) -> tuple[int, bytes]:
             response = self._get(node, self._path("state"))
             self._check_farm(node, response, farm_id)
-            return int(response.headers["Garlic-Farm-Next-After"]), response.content
+            index = int(response.headers["Garlic-Farm-Next-After"])
+            if index < least:
+                raise UnreachableError(f"{node.url} has not reached index {least}")
+            return index, response.content
 
         return self._in_turn(ask)
 
@@ -286,6 +333,8 @@ class FarmFeed:
         found = response.headers.get("Garlic-Farm-Id")
         if found is None:
             raise _no_admin_api(node.url)
+        if found != farm_id and len(self._nodes) > 1:  # made anew there, and perhaps not elsewhere
+            raise UnreachableError(f"{node.url} has another farm {self._farm!r} (id {found})")
         _check_id(node.url, self._farm, found, farm_id)
 
     def _path(self, what: str) -> str:
@@ -298,13 +347,17 @@ class FarmFeed:
         return response
 
     def _in_turn(self, ask: Callable[[_Node], T]) -> T:
-        problems = []
+        problems, gone = [], None
         for _ in list(self._nodes):
             try:
                 return ask(self._nodes[0])
             except UnreachableError as error:
                 problems.append(error.cause)
-                self._turn()
+            except Compacted as error:
+                gone = error
+            self._turn()
+        if gone is not None:
+            raise gone
         raise UnreachableError("; ".join(problems), _HINT)
 
     def _turn(self) -> None:

@@ -104,10 +104,10 @@ def source_options(job: Job) -> dict[str, str]:
     """The options of ``format("garlicfarm")`` as the source of this job."""
     options = {
         **_access(job),
-        "farm": " ".join(job.farms) or "*",
         "startingIndex": "state",
         "maxEntriesPerTrigger": str(MAX_ENTRIES if job.max_entries is None else job.max_entries),
     }
+    options |= {"farm": " ".join(job.farms)} if job.farms else {"farm": "*", "application": "publisher"}
     return options if job.query is None else {**options, "query": job.query}
 
 

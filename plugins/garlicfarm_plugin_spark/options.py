@@ -21,7 +21,7 @@ __all__ = ["ALL_FARMS", "DEFAULTS", "OPTIONS", "Place", "SourceOptions", "Start"
 ALL_FARMS = "*"
 MAX_ENTRIES = 20_000
 
-_OF_NODES = ("url", "user", "passwordFile", "pin", "ca")
+_OF_NODES = ("url", "user", "passwordFile", "pin", "ca", "application")
 _OF_TOPIC = ("towers", "farmId", "topic", "listen", "keyFile", "peersFile")
 _OF_BOTH = ("farm", "startingIndex", "failOnDataLoss", "minPartitions")
 _OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "query")
@@ -47,10 +47,11 @@ _LONG = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``farms`` of ``origin``, None: all it has."""
+    """``farms`` of ``origin``; None: all that it has and that run ``application``, or any if that is None."""
 
     origin: Origin
     farms: tuple[str, ...] | None
+    application: str | None = None
 
     @property
     def only_farm(self) -> str | None:
@@ -170,12 +171,15 @@ class _Reader:
             self._check(node_address, url)
         if "pin" in self._values:
             self._check(pin_digest, self._values["pin"])
+        application = self._values.get("application")
+        if application is not None and not every:
+            self.problems.append("application selects farms, and the option farm names them: leave it out")
         user, file = self._text("user"), self._text("passwordFile")
         if self.problems:
             return ()
         pin, ca = self._values.get("pin"), self._path("ca")
         return tuple(
-            Place(Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms)
+            Place(Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms, application)
             for urls, farms in groups
         )
 

@@ -170,7 +170,10 @@ class QueryRunner:
     def committed(self, heads: Mapping[str, FarmHead] | None) -> None:
         """What the nodes have now; None: unknown."""
         if heads is not None:
-            self._heads = heads
+            before, self._heads = self._heads, heads
+            for farm, head in self.farms.items():
+                if farm in before and before[farm].farm_id != head.farm_id:
+                    self._viewer.note(f"the farm {farm} was made anew: it is ranked from its beginning")
         for farm, head in sorted(self.farms.items()):
             self._progress(farm, None if heads is None else head.commit_index)
 
@@ -279,9 +282,6 @@ class QueryRunner:
     def _start(self, emit: Callable[[Any, int], None]) -> Any:
         job = self._job
         entries = self._session.spark.readStream.format("garlicfarm").options(**source_options(job)).load()
-        others = [name for name, head in self._heads.items() if head.application != "publisher"]
-        if others and not job.farms:
-            entries = entries.where(~entries.farm.isin(others))
         ranked = rankings(entries, job.rows)
         if self.verifier is not None:
             ranked = ranked.observe(OBSERVED, _observed())
@@ -331,13 +331,14 @@ class QueryRunner:
                     self._progress(farm, None if head is None else head.commit_index)
         if self.verifier is not None and OBSERVED in progress["observedMetrics"]:
             for row in reversed(progress["observedMetrics"][OBSERVED]["rows"]):  # newest first
-                self.verifier.ranked(row["farm"], row["log_index"], row["state_sha256"])
+                of = (row["farm"], row["farm_id"])
+                self.verifier.ranked(of, row["log_index"], row["state_sha256"])
 
 
 def _observed() -> Any:
     from pyspark.sql import functions
 
-    rows = functions.collect_list(functions.struct("log_index", "farm", "state_sha256"))
+    rows = functions.collect_list(functions.struct("log_index", "farm", "farm_id", "state_sha256"))
     # Spark keeps them for its last hundred batches, and nodes are at the newest indexes.
     return functions.slice(functions.sort_array(rows, asc=False), 1, MOST_OBSERVED).alias("rows")
 

@@ -4,7 +4,8 @@ Options and columns: docs/reference/spark.md; `garlicfarm_plugin_spark.options` 
 
 With ``startingIndex=state`` the rows of a farm are a complete input for a fold of its log. They begin at
 index 1 or, if the log no longer begins there, with the application's state, in a row of ``value_type`` 0
-whose ``log_index`` is the last index in that state.
+whose ``log_index`` is the last index in that state. The plan of the batch holds the state itself, so the rows
+are the same whichever node is asked later, and however often.
 
 Spark runs these classes in processes of its own: `LogReader` plans all batches of a query in one process, and
 each `Range` is read in a worker, on any machine.
@@ -58,6 +59,8 @@ STATE = 0
 SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"
 
 MAX_INDEX = 2**63 - 1
+MAX_STATE_BYTES = 16 << 20
+"""The largest state that an offset holds: Spark passes offsets around at every batch."""
 REPORT_S = 5.0
 """The shortest time between two reports of what a query has read."""
 
@@ -66,13 +69,15 @@ _log = logging.getLogger("garlicfarm.spark")
 
 @dataclass
 class Range(InputPartition):
-    """``after`` < index ≤ ``upto`` of one farm. ``gone``: what to do if some of these were deleted."""
+    """``after`` < index ≤ ``upto`` of one farm, behind the ``state`` at ``after``, if any. ``gone``: what to
+    do if some of these entries were deleted."""
 
     origin: Origin
     farm_id: str
     after: int
     upto: int
     gone: Gone
+    state: bytes | None = None
 
 
 class GarlicFarm(DataSource):
@@ -123,22 +128,32 @@ class _Reader:
     def __init__(self, options: SourceOptions, *, stream: bool) -> None:
         options.check_use(stream=stream)
         self._options = options
-        self._losses = Losses(options.start, options.strict, stream=stream, whole=options.end is None)
+        self._losses = Losses(
+            options.start,
+            options.strict,
+            stream=stream,
+            whole=options.end is None,
+            topic="towers" in options.given,
+        )
         self._missing: set[str] = set()  # farms, as logged
 
     def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Origin, FarmHead]]:
         """The farms to read; one request for each group of nodes. What is not there is logged, once.
 
-        :param known: how far farms are read. `ConfigError` if one is another farm now.
+        :param known: how far farms are read. `ConfigError` if one that the option ``farm`` names is another
+            farm now.
         :param strict: whether all groups have to answer. Otherwise one has to.
         """
         found: dict[str, tuple[Origin, FarmHead]] = {}
         missing: dict[str, str] = {}
         failed = []
         for place in self._options.places:
-            ids = {farm: known[farm].farm_id for farm in place.farms or known if farm in known}
+            here = {farm: known[farm] for farm in place.farms or known if farm in known}
+            ids = {} if place.farms is None else {farm: one.farm_id for farm, one in here.items()}
+            after = {farm: one.index for farm, one in here.items()}
             try:
-                heads = open_feed(place.origin).heads(place.farms or (), ids)
+                feed = open_feed(place.origin)
+                heads = feed.heads(place.farms or (), ids, after, strict=self._options.strict)
             except UnreachableError as error:
                 failed.append(error)
                 if strict or len(failed) == len(self._options.places):
@@ -146,17 +161,43 @@ class _Reader:
                 missing |= dict.fromkeys(place.farms or (), str(error))
             else:
                 for farm in heads if place.farms is None else place.farms:
-                    found[farm] = place.origin.of(farm), heads[farm]
+                    if place.application not in (None, heads[farm].application):
+                        continue
+                    if farm in known and heads[farm].farm_id in known[farm].past:
+                        missing[farm] = "a node still has the farm that had this name before"
+                    else:
+                        found[farm] = place.origin.of(farm), heads[farm]
         for farm in known.keys() - found.keys() - missing.keys():
-            missing[farm] = "its nodes have it no longer, or the option farm does not name it"
+            missing[farm] = "its nodes have it no longer, or the options leave it out"
         for farm in sorted(missing.keys() - self._missing):
             index = known[farm].index if farm in known else "none"
             _log.warning("%s", f"the farm {farm} waits at index {index}: {missing[farm]}")
         self._missing = set(missing)
+        for farm in sorted(known.keys() & found.keys()):
+            old, new = known[farm], found[farm][1]
+            if new.farm_id != old.farm_id:
+                _log.warning(
+                    "the farm %s was made anew: the old one (id %s) is read up to index %d, the new one (id"
+                    " %s) is read from startingIndex on",
+                    *(farm, old.farm_id, old.index, new.farm_id),
+                )
         return found
 
+    def _state(self, origin: Origin, farm_id: str, least: int) -> tuple[int, bytes]:
+        """The application's state at ``least`` or later. Raises `ConfigError`: it is too large."""
+        index, snapshot = open_feed(origin).state(farm_id, least)
+        if len(snapshot) > MAX_STATE_BYTES:
+            raise ConfigError(
+                [
+                    f"the state of {origin.farm} has {len(snapshot)} bytes, and a query takes"
+                    f" {MAX_STATE_BYTES} at most: name another startingIndex than state"
+                ]
+            )
+        return index, snapshot
+
     def _split(self, ranges: list[Range]) -> list[Range]:
-        """In as many parts as ``minPartitions`` says. Rows that may begin with a state stay together."""
+        """In as many parts as ``minPartitions`` says. Where a state may stand for entries, they stay
+        together."""
         sizes = [0 if each.gone == "state" else each.upto - each.after for each in ranges]
         found = []
         for each, parts in zip(ranges, split(sizes, self._options.min_partitions), strict=True):
@@ -171,6 +212,8 @@ class _Reader:
             return  # Spark's own, where a batch query has nothing to read
         feed = open_feed(partition.origin)
         farm, after = partition.origin.farm, partition.after
+        if partition.state is not None:
+            yield _batch(partition, [(after, 0, STATE, partition.state)])
         while after < partition.upto:
             try:
                 for entries in feed.entries(after, partition.upto, partition.farm_id):
@@ -181,7 +224,7 @@ class _Reader:
                 if partition.gone == "fail" or gone.first_index <= after + 1:
                     raise self._losses.error(farm, after, gone.first_index) from gone
                 if partition.gone == "state":
-                    after, snapshot = feed.state(partition.farm_id)
+                    after, snapshot = feed.state(partition.farm_id, gone.first_index - 1)
                     yield _batch(partition, [(after, 0, STATE, snapshot)])
                 else:
                     _log.warning("%s", self._losses.error(farm, after, gone.first_index))
@@ -234,6 +277,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_entries=most,
             max_bytes=options.max_bytes,
             extent=extent,
+            state=lambda farm, least: self._state(found[farm][0], heads[farm].farm_id, least),
         )
         return start if end is positions else encode_offset(end)
 
@@ -247,13 +291,13 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = decode_offset(start, only)
         ranges = []
         for farm, position in decode_offset(end, only).items():
-            begun = farm in before
-            after = before[farm].index if begun else 0
+            after = before[farm].index if farm in before else 0
             if position.begin is not None:
                 after = position.begin
-            if after < position.index:
-                gone = self._losses.when_gone(begun=begun)
-                ranges.append(Range(self._origin(farm), position.farm_id, after, position.index, gone))
+            if position.state is not None or after < position.index:
+                gone = self._losses.when_gone_later
+                origin, farm_id = self._origin(farm), position.farm_id
+                ranges.append(Range(origin, farm_id, after, position.index, gone, position.state))
         return self._split(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -304,10 +348,14 @@ class BatchReader(_Reader, DataSourceReader):
                     [f"endingIndex is {last}, and the log of {farm} ends at {head.commit_index}: name that"]
                 )
             after = losses.first_after(farm, head, head.commit_index)
-            after = losses.begin(farm, head, after, begun=False)
-            after, last = max(after, self._least - 1), min(last, self._most)
-            if after < last:
-                ranges.append(Range(origin, head.farm_id, after, last, losses.when_gone(begun=False)))
+            begin = losses.begin(farm, head, after, begun=False)
+            gone = losses.when_gone_later
+            if begin is None:  # a range of its own, so that the others can be split
+                begin, state = self._state(origin, head.farm_id, head.first_index - 1)
+                ranges.append(Range(origin, head.farm_id, begin, begin, gone, state))
+            begin, last = max(begin, self._least - 1), min(last, self._most)
+            if begin < last:
+                ranges.append(Range(origin, head.farm_id, begin, last, gone))
         close_feeds()
         return self._split(ranges)
 

@@ -74,8 +74,15 @@ class TopicFeed:
                 node.close()
         self._followed = self._read = None
 
-    def heads(self, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]:
-        """The one farm, as `head`."""
+    def heads(
+        self,
+        required: Iterable[str],
+        ids: Mapping[str, str],
+        after: Mapping[str, int] = {},
+        *,
+        strict: bool = True,
+    ) -> dict[str, FarmHead]:
+        """The one farm, as `head`. What was deleted shows only when it is read."""
         return {self._topic.farm: self.head(ids.get(self._topic.farm))}
 
     def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]:
@@ -103,7 +110,7 @@ class TopicFeed:
             self.close()
             raise
 
-    def state(self, farm_id: str) -> NoReturn:
+    def state(self, farm_id: str, least: int = 0) -> NoReturn:
         """A topic holds no state. Raises `FellBehind`."""
         raise FellBehind(
             f"the topic {self._topic.topic} holds no state, and its first entries are deleted: name a store"

@@ -24,19 +24,23 @@ KEPT = 1_000
 """How many digests of each side are kept for a farm: one side is seconds behind the other, not minutes."""
 
 
+FarmKey = tuple[str, str]
+"""Name and id (32 hex digits): a farm that is made anew has the same name."""
+
+
 class Verifier:
     """Both sides as they come, by farm. ``equal``: how many states agreed, each with each node once;
-    ``last``: the farm and index of the newest of them."""
+    ``last``: the farm's name and the index of the newest of them."""
 
     def __init__(self, agreed: Callable[[int], None] = lambda count: None) -> None:
         """``agreed`` is told each new value of ``equal``."""
         self.equal = 0
         self.last: tuple[str, int] | None = None
         self._agreed = agreed
-        self._ranked: dict[str, dict[int, str]] = {}
-        self._stated: dict[tuple[str, str], dict[int, str]] = {}
+        self._ranked: dict[FarmKey, dict[int, str]] = {}
+        self._stated: dict[tuple[FarmKey, str], dict[int, str]] = {}
 
-    def ranked(self, farm: str, index: int, digest: str) -> None:
+    def ranked(self, farm: FarmKey, index: int, digest: str) -> None:
         """Spark's ``state_sha256`` at ``index``. Raises `GarlicFarmError`: a node had another state."""
         if not _add(self._ranked.setdefault(farm, {}), index, digest):
             return  # a repeated batch
@@ -44,14 +48,14 @@ class Verifier:
             if of == farm:
                 self._compare(farm, node, index, states)
 
-    def stated(self, farm: str, node: str, index: int, state: bytes) -> None:
+    def stated(self, farm: FarmKey, node: str, index: int, state: bytes) -> None:
         """The state of a node, which has a URL. Raises `GarlicFarmError`: Spark's at ``index`` is another
         one; `ConfigError`: it is by another version of the common algorithm."""
         header = msgspec.json.decode(state, type=Header)
         if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
             raise ConfigError(
                 [
-                    f"{node} ranks {farm} at index {index} by version {header.algorithm} of the common"
+                    f"{node} ranks {farm[0]} at index {index} by version {header.algorithm} of the common"
                     f" algorithm ({header.schema}), and this program by {ALGORITHM_VERSION} ({SCHEMA}):"
                     " run the same version of garlicfarm"
                 ]
@@ -67,16 +71,17 @@ class Verifier:
         farm, index = self.last
         return f"verified {self.equal} states, equal to the nodes', the last of {farm} at index {index}"
 
-    def _compare(self, farm: str, node: str, index: int, states: Mapping[int, str]) -> None:
+    def _compare(self, farm: FarmKey, node: str, index: int, states: Mapping[int, str]) -> None:
         ranked, stated = self._ranked.get(farm, {}).get(index), states.get(index)
         if ranked is None or stated is None:
             return
         if ranked != stated:
             raise GarlicFarmError(
-                f"at index {index} of {farm}, Spark's state is not that of {node} (SHA-256 {ranked[:12]}… and"
-                f" {stated[:12]}…): compare the versions of garlicfarm, and report it if they are the same"
+                f"at index {index} of {farm[0]}, Spark's state is not that of {node} (SHA-256 {ranked[:12]}…"
+                f" and {stated[:12]}…): compare the versions of garlicfarm, and report it if they are the"
+                " same"
             )
-        self.equal, self.last = self.equal + 1, (farm, index)
+        self.equal, self.last = self.equal + 1, (farm[0], index)
         self._agreed(self.equal)
 
 
@@ -87,17 +92,20 @@ class NodeStates:
         self._nodes = nodes
         self._feeds: dict[tuple[str, str], FarmFeed] = {}
 
-    def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[str, str, int, bytes]]:
+    def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
         """(farm, URL, index, state) of each node that answers, of those of ``farms`` that it has: a farm is
-        made and deleted at one node after the other. Raises as `FarmFeed`, but for silent ones."""
+        made and deleted at one node after the other. Raises as `FarmFeed`; a silent node is no error."""
         found = []
         for url in self._nodes.urls:
             with suppress(UnreachableError):  # at the first question: each takes a timeout
                 there = self._feed(url, "").heads()
                 for farm in farms.keys() & there.keys():
-                    index, state = self._feed(url, farm).state(farms[farm].farm_id)
+                    farm_id = farms[farm].farm_id
+                    if there[farm].farm_id != farm_id:
+                        continue
+                    index, state = self._feed(url, farm).state(farm_id)
                     if index:
-                        found.append((farm, url.partition("?")[0], index, state))
+                        found.append(((farm, farm_id), url.partition("?")[0], index, state))
         return found
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ def test_job_that_names_a_farm_without_a_ranking_is_refused() -> None:
 def test_source_of_a_job_reads_its_farms_from_their_state(farms: tuple[str, ...], option: str) -> None:
     options = source_options(job(*farms))
     assert (options["farm"], options["startingIndex"]) == (option, "state")
+    assert options.get("application") == ("publisher" if option == "*" else None)
     assert "query" not in options
 
 
@@ -96,6 +97,7 @@ class Told:
     def __init__(self) -> None:
         self.farms: dict[str, tuple[int | None, int | None]] = {}
         self.counts: list[int] = []
+        self.notes: list[str] = []
 
     async def ranking(self, farm: str, text: str, skipped: object) -> None:
         raise AssertionError
@@ -107,7 +109,7 @@ class Told:
         self.counts.append(count)
 
     def note(self, text: str) -> None:
-        raise AssertionError
+        self.notes.append(text)
 
 
 def query_runner(given: Job) -> tuple[QueryRunner, Told, RankMetrics]:
@@ -120,7 +122,10 @@ def query_runner(given: Job) -> tuple[QueryRunner, Told, RankMetrics]:
 
 def progress(batch: int, *rows: tuple[str, int, str], **indexes: int) -> dict[str, Any]:
     farms = {name: {"index": index, "farm_id": HEADS[name].farm_id} for name, index in indexes.items()}
-    observed = [dict(zip(("farm", "log_index", "state_sha256"), row, strict=True)) for row in rows]
+    observed = [
+        {"farm": farm, "farm_id": HEADS[farm].farm_id, "log_index": index, "state_sha256": digest}
+        for farm, index, digest in rows
+    ]
     return {
         "batchId": batch,
         "sources": [{"endOffset": json.dumps({"farms": farms})}],
@@ -144,12 +149,22 @@ async def test_progress_of_each_farm_is_told_and_counted() -> None:
     assert told.farms == {"barn": (18, None), "field": (9, None)}
 
 
+def test_farm_made_anew_is_told_once() -> None:
+    runner, told, _ = query_runner(job())
+    anew = {**HEADS, "barn": replace(HEADS["barn"], farm_id="01" * 16)}
+    anew["diary"] = replace(HEADS["diary"], farm_id="02" * 16)  # is not ranked
+    runner.committed(anew)
+    runner.committed(anew)
+    assert told.notes == ["the farm barn was made anew: it is ranked from its beginning"]
+
+
 async def test_digests_that_spark_observes_are_compared_with_the_nodes() -> None:
     runner, told, _ = query_runner(job("barn", verify=True))
     assert runner.verifier is not None
     state = PublisherApplication("barn").snapshot()
-    runner.verifier.stated("barn", "https://a.example:1", 12, state)
-    runner.verifier.stated("barn", "https://a.example:1", 13, state)
+    barn = ("barn", HEADS["barn"].farm_id)
+    runner.verifier.stated(barn, "https://a.example:1", 12, state)
+    runner.verifier.stated(barn, "https://a.example:1", 13, state)
     digest = sha256(state).hexdigest()
     one = progress(0, ("barn", 12, digest), barn=12)
     await runner._look(SimpleNamespace(lastProgress=one))

@@ -42,6 +42,19 @@ def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None
         check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", settings)
 
 
+def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tmp_path: Path) -> None:
+    made = write_checkpoint(tmp_path / "made", "ab", "1")
+    farms = {name: {"index": 5, "farm_id": farm_id} for name, farm_id in (("barn", "ab"), ("farm", "cd"))}
+    conf = json.dumps({"conf": SETTINGS})
+    (made / "offsets" / "11").write_text("v1\n" + conf + "\n" + json.dumps({"farms": farms}))
+    anew = {"barn": "ef", "farm": "cd"}
+    check_checkpoint(LocalPlace(made), anew, None, SETTINGS, every=True)
+    with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\) than the barn"):
+        check_checkpoint(LocalPlace(made), anew, None, SETTINGS)
+    with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab, cd\) than the barn"):
+        check_checkpoint(LocalPlace(made), {"barn": "ef", "farm": "01"}, None, SETTINGS, every=True)
+
+
 @pytest.mark.parametrize(
     ("where", "passed_on"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
@@ -16,10 +17,11 @@ from garlicfarm.lab.processes import free_ports
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
-from tests.spark.feed_server import USER, FeedServer, feed_server
+from tests.spark.feed_server import FARM_ID, USER, FeedServer, feed_server
 from tests.spark.script import Node, scripted_log
 
 LOG = scripted_log()
+FARM = ("farm", FARM_ID)
 A, B = "https://a.example:27151", "https://b.example:27151"
 
 
@@ -46,15 +48,16 @@ def test_states_at_equal_indexes_agree_whichever_side_comes_first(states: dict[i
     counts: list[int] = []
     verifier = Verifier(counts.append)
     assert verifier.summary() == "verified nothing: no node was seen at the index of a ranking"
-    verifier.stated("farm", A, 10, states[10])
-    verifier.ranked("farm", 10, digest(states[10]))
-    verifier.ranked("farm", 20, digest(states[20]))
-    verifier.stated("farm", B, 20, states[20])
-    verifier.stated("farm", A, 20, states[20])
-    verifier.ranked("farm", 20, digest(states[20]))  # the batch is repeated
-    verifier.stated("farm", A, 20, states[20])  # the node stands still
-    verifier.stated("farm", A, 15, states[15])  # no ranking there
-    verifier.ranked("barn", 15, digest(states[10]))  # another farm
+    verifier.stated(FARM, A, 10, states[10])
+    verifier.ranked(FARM, 10, digest(states[10]))
+    verifier.ranked(FARM, 20, digest(states[20]))
+    verifier.stated(FARM, B, 20, states[20])
+    verifier.stated(FARM, A, 20, states[20])
+    verifier.ranked(FARM, 20, digest(states[20]))  # the batch is repeated
+    verifier.stated(FARM, A, 20, states[20])  # the node stands still
+    verifier.stated(FARM, A, 15, states[15])  # no ranking there
+    verifier.ranked(("barn", FARM_ID), 15, digest(states[10]))  # another farm
+    verifier.ranked(("farm", "0a" * 16), 20, digest(states[10]))  # made anew
     assert counts == [1, 2, 3]
     assert verifier.summary() == "verified 3 states, equal to the nodes', the last of farm at index 20"
 
@@ -63,8 +66,8 @@ def test_states_at_equal_indexes_agree_whichever_side_comes_first(states: dict[i
 def test_state_that_differs_names_index_farm_and_node(states: dict[int, bytes], spark_first: bool) -> None:
     verifier = Verifier()
     sides = [
-        lambda: verifier.ranked("farm", 12, digest(states[11])),
-        lambda: verifier.stated("farm", A, 12, states[12]),
+        lambda: verifier.ranked(FARM, 12, digest(states[11])),
+        lambda: verifier.stated(FARM, A, 12, states[12]),
     ]
     first, second = sides if spark_first else reversed(sides)
     first()
@@ -77,16 +80,16 @@ def test_state_by_another_algorithm_is_named_as_such_at_any_index(states: dict[i
     with pytest.raises(
         ConfigError, match=rf"^{B} ranks farm at index 12 by version 7 of the common algorithm"
     ):
-        Verifier().stated("farm", B, 12, state)
+        Verifier().stated(FARM, B, 12, state)
 
 
 def test_verifier_keeps_a_bounded_number_of_digests(states: dict[int, bytes]) -> None:
     verifier = Verifier()
     for index in range(1, KEPT + 2):
-        verifier.ranked("farm", index, digest(states[10]))
-    verifier.stated("farm", A, 1, states[11])  # forgotten: no difference
+        verifier.ranked(FARM, index, digest(states[10]))
+    verifier.stated(FARM, A, 1, states[11])  # forgotten: no difference
     with pytest.raises(GarlicFarmError):
-        verifier.stated("farm", A, 2, states[11])
+        verifier.stated(FARM, A, 2, states[11])
 
 
 def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
@@ -98,7 +101,7 @@ def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
     node = Node()
     for entry in LOG[:10]:
         node.apply(entry)
-    assert asked.newest(heads) == [("farm", server.url.partition("?")[0], 10, node.farm.snapshot())]
+    assert asked.newest(heads) == [(FARM, server.url.partition("?")[0], 10, node.farm.snapshot())]
     asked.close()
     feed.close()
 
@@ -107,7 +110,9 @@ def test_farm_that_a_node_does_not_have_is_not_asked_for(server: FeedServer) -> 
     barn = FarmHead("ab" * 16, "publisher", 1, 3)
     asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
     head = FarmHead(server.farm_id, "publisher", 1, 10)
-    assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == ["farm"]
+    assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == [FARM]
+    anew = replace(head, farm_id=barn.farm_id)
+    assert asked.newest({"farm": anew}) == []
     asked.close()
 
 

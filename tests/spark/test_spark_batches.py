@@ -16,11 +16,11 @@ from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offs
 
 A, B = "0a" * 16, "0b" * 16
 EARLIEST = Losses("earliest", strict=True)
-POSITIONS = st.builds(
-    Position,
-    st.integers(0, 2**63 - 1),
-    st.sampled_from([A, B]),
-    st.none() | st.integers(0, 2**63 - 1),
+INDEXES = st.integers(0, 2**63 - 1)
+IDS = st.sampled_from([A, B])
+PAST = st.lists(IDS, max_size=2).map(tuple)
+POSITIONS = st.builds(Position, INDEXES, IDS, st.none() | INDEXES, st.none(), PAST) | st.builds(
+    Position, INDEXES, IDS, INDEXES, st.none() | st.binary(), PAST
 )
 
 
@@ -53,7 +53,17 @@ def test_offset_of_version_0_1_is_that_of_the_one_farm() -> None:
 
 @pytest.mark.parametrize(
     "offset",
-    [{}, {"farms": 1}, {"farms": {"a": 5}}, {"farms": {"a": {"index": 1}}}, {"index": "1", "farm_id": A}],
+    [
+        {},
+        {"farms": 1},
+        {"farms": {"a": 5}},
+        {"farms": {"a": {"index": 1}}},
+        {"index": "1", "farm_id": A},
+        {"index": 1, "farm_id": A, "from": 1, "state": "AAAA"},
+        {"index": 1, "farm_id": A, "from": 1, "state": "not base64"},
+        {"index": 1, "farm_id": A, "state": "eJwDAAAAAAE="},
+        {"index": 1, "farm_id": A, "past": 5},
+    ],
 )
 def test_offset_of_another_source_is_refused(offset: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is not an offset of this query"):
@@ -65,10 +75,37 @@ def test_offset_of_another_source_is_refused(offset: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("start", "begin"),
-    [("earliest", 49), ("latest", 80), ("state", 0), (-10, 70), (-100, 49), (60, 59), (81, 80)],
+    [("earliest", 49), ("latest", 80), (-10, 70), (-100, 49), (60, 59), (81, 80)],
 )
 def test_batch_without_an_offset_begins_at_the_starting_index(start: Any, begin: int) -> None:
     assert ends({}, {"a": head(80, 50)}, Losses(start, strict=True)) == {"a": (begin, 80)}
+
+
+def test_batch_of_a_compacted_log_that_begins_with_a_state_holds_that_alone() -> None:
+    """However long the log is at another node that reads it."""
+    losses, asked = Losses("state", strict=True), []
+
+    def state(farm: str, least: int) -> tuple[int, bytes]:
+        asked.append((farm, least))
+        return 83, b"at 83"
+
+    first = next_positions({}, {"a": head(80, 50)}, losses, max_entries=10, state=state)
+    assert first == {"a": Position(83, A, 83, b"at 83")}
+    assert asked == [("a", 49)]
+    assert next_positions(first, {"a": head(80, 50)}, losses, state=state) is first
+    second = next_positions(first, {"a": head(99, 50)}, losses, max_entries=10, state=state)
+    assert second == {"a": Position(93, A)}
+    assert next_positions({}, {"a": head(80)}, losses, max_entries=10) == {"a": Position(10, A, 0)}
+
+
+def test_batch_of_a_farm_made_anew_begins_with_its_first_entry_and_remembers_the_old_one() -> None:
+    start = {"a": Position(80, A, 3), "b": Position(9, B)}
+    anew = {"a": head(5, farm_id=B), "b": head(9, farm_id=B)}
+    first = next_positions(start, anew, EARLIEST)
+    assert first == {"a": Position(5, B, 0, None, (A,)), "b": Position(9, B)}
+    assert next_positions(first, anew, EARLIEST) is first
+    second = next_positions(first, {"a": head(7, farm_id=B)}, EARLIEST)
+    assert second == {"a": Position(7, B, None, None, (A,)), "b": Position(9, B)}
 
 
 def test_batch_beyond_the_log_is_refused() -> None:

@@ -45,6 +45,8 @@ def test_options_of_several_farms_name_each_once(text: str) -> None:
 def test_options_of_all_farms_name_none() -> None:
     found = read(farm="*")
     assert (found.places[0].farms, found.only_farm) == (None, None)
+    assert found.places[0].application is None
+    assert read(farm="*", application="publisher").places[0].application == "publisher"
 
 
 def test_options_of_nodes_by_farm_make_a_place_for_each() -> None:
@@ -116,6 +118,7 @@ def test_options_that_are_unknown_are_named_with_one_that_is_like_them() -> None
         ({"maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger is '0k', not a number of bytes from 1"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps', not true or false"),
         ({"topic": "log"}, "topic is of no use without towers"),
+        ({"application": "log"}, "application selects farms, and the option farm names them: leave it out"),
     ],
 )
 def test_options_that_are_wrong_are_refused_with_a_sentence(changes: dict[str, str], problem: str) -> None:

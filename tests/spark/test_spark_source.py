@@ -197,6 +197,66 @@ def test_reader_starting_at_the_state_of_a_compacted_log_reads_the_state_once(se
     assert (row["value_type"], row["log_index"], row["value"]) == (STATE, index, snapshot)
     with pytest.raises(FellBehind):  # later on, that would be a loss
         found.latestOffset(at(server, 20), found.getDefaultReadLimit())
+    server.append([type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")])
+    assert server.farm.state()[0] == END + 1
+    assert rows(found, start, end) == [row]  # a repeated batch
+    after = found.latestOffset(end, found.getDefaultReadLimit())
+    assert after == at(server, END + 1)
+    assert [each["value"] for each in rows(found, end, after)] == [b"news"]
+
+
+def test_reader_of_nodes_of_which_one_has_compacted_reads_what_was_planned_from_either(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    """Batches have their bounds and rows whichever node plans and whichever one is read."""
+    with feed_server(tmp_path / "other", LOG) as short:
+        short.compact(100)
+        bounds = {"startingIndex": "state", "maxEntriesPerTrigger": "10"}
+        by_short = reader(server, url=f"{short.url} {server.url}", **bounds)
+        start = dict(by_short.initialOffset())
+        end = by_short.latestOffset(start, by_short.getDefaultReadLimit())
+        by_long = reader(server, url=f"{server.url} {short.url}", **bounds)
+        for found in (by_short, by_long):
+            (row,) = rows(found, start, end)
+            assert (row["value_type"], row["log_index"], row["value"]) == (STATE, *short.farm.state())
+        end = by_long.latestOffset(start, by_long.getDefaultReadLimit())
+        assert end == at(server, 10, 0)
+        for found in (by_short, by_long):
+            assert rows(found, start, end) == stored(10)
+        # What this node has deleted, the other one still has: nothing is lost.
+        after = by_short.latestOffset(end, by_short.getDefaultReadLimit())
+        assert after == at(server, 20)
+        assert rows(by_short, end, after) == stored(20, 10)
+        alone = {"url": f"{short.url} https://127.0.0.1:1"}  # the other one is away, for now
+        waits = reader(server, **alone, **bounds)
+        with pytest.raises(UnreachableError, match="deleted the entries of farm after index 20, and others"):
+            waits.latestOffset(after, waits.getDefaultReadLimit())
+        with pytest.raises(UnreachableError):
+            rows(waits, end, after)
+        lenient = reader(server, **alone, failOnDataLoss="false")
+        assert lenient.latestOffset(after, lenient.getDefaultReadLimit()) == at(server, END, 99)
+
+
+def test_reader_of_a_planned_batch_that_is_gone_takes_no_state_beyond_it(server: FeedServer) -> None:
+    found = reader(server, startingIndex="state", maxEntriesPerTrigger="10")
+    start = dict(found.initialOffset())
+    end = found.latestOffset(start, found.getDefaultReadLimit())
+    server.compact(50)
+    with pytest.raises(FellBehind, match="after index 0 are gone, the log of farm now starts at 50"):
+        rows(found, start, end)
+    lenient = reader(server, startingIndex="state", failOnDataLoss="false")
+    (row,) = rows(lenient, start, end)
+    assert (row["value_type"], row["log_index"]) == (STATE, END)
+
+
+def test_reader_of_a_state_too_large_for_an_offset_says_so(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm_plugin_spark.source.MAX_STATE_BYTES", 100)
+    server.compact(50)
+    found = reader(server, startingIndex="state")
+    with pytest.raises(ConfigError, match=r"the state of farm has \d+ bytes, and a query takes 100 at most"):
+        found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
 
 
 def test_reader_of_another_farms_checkpoint_refuses(server: FeedServer) -> None:
@@ -244,7 +304,8 @@ def test_reader_splits_a_range_in_as_many_parts_as_asked(server: FeedServer) -> 
     start, end = dict(found.initialOffset()), at(server, END, 0)
     assert len(found.partitions(start, end)) == 4
     assert rows(found, start, end) == stored(END)
-    assert len(reader(server, minPartitions="4", startingIndex="state").partitions(start, end)) == 1
+    found = reader(server, minPartitions="4", startingIndex="state", failOnDataLoss="false")
+    assert len(found.partitions(start, end)) == 1  # a state may have to stand for some of them
 
 
 # Several farms
@@ -305,13 +366,53 @@ def test_reader_of_a_farm_that_is_named_and_gone_says_so(server: FeedServer) -> 
         found.latestOffset(end, ReadAllAvailable())
 
 
-def test_reader_of_a_farm_founded_anew_under_its_name_refuses(server: FeedServer) -> None:
+def test_reader_of_a_farm_that_is_named_and_made_anew_refuses(server: FeedServer) -> None:
     server.add_farm("barn", LOG[:20])
-    found = reader(server, farm="*")
+    found = reader(server, farm="barn farm")
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     server.node.farms["barn"].farm_id = bytes(16)
     with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'barn'"):
         found.latestOffset(end, ReadAllAvailable())
+
+
+def test_reader_of_all_farms_reads_one_made_anew_as_another_farm_and_the_old_one_never_again(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = server.add_farm("barn", LOG[:20])
+    found = reader(server, farm="*")
+    first = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    new = server.add_farm("barn", LOG[:5])
+    new.farm_id = bytes(16)
+    second = found.latestOffset(first, ReadAllAvailable())
+    assert [(row["farm"], row["farm_id"], row["log_index"]) for row in rows(found, first, second)] == [
+        ("barn", "0" * 32, index) for index in range(1, 6)
+    ]
+    assert second["farms"]["barn"]["past"] == [old.farm_id.hex()]
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        f"the farm barn was made anew: the old one (id {old.farm_id.hex()}) is read up to"
+    )
+    new.log.append(LOG[5])
+    third = found.latestOffset(second, ReadAllAvailable())
+    assert named(rows(found, second, third)) == [("barn", 6)]
+    server.node.farms["barn"] = old  # a node where it was not yet made anew
+    assert found.latestOffset(third, ReadAllAvailable()) == third
+    assert caplog.messages[-1] == (
+        "the farm barn waits at index 6: a node still has the farm that had this name before"
+    )
+
+
+def test_reader_of_all_farms_of_an_application_leaves_others_out(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = reader(server, farm="*", application="publisher")
+    server.add_farm("diary", LOG[:20]).application = "log"
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    server.add_farm("late", LOG[:5]).application = "log"
+    server.add_farm("barn", LOG[:5])
+    end = found.latestOffset(end, ReadAllAvailable())
+    assert list(end["farms"]) == ["barn", "farm"]
+    assert caplog.messages == []
 
 
 def test_reader_of_farms_on_several_nodes_goes_on_without_one_but_not_for_what_is_available_now(
