@@ -32,6 +32,11 @@ class RankingsView(Protocol):
         """
         ...
 
+    @property
+    def unusable(self) -> int:
+        """How many stored rankings are damaged or cannot be read; the node's log names the first."""
+        ...
+
     def queries(self) -> list[dict[str, Any]]:
         """A row for each query: its newest ranking, and the newest that was compared with the node's own."""
         ...

@@ -64,7 +64,8 @@ class Rankings:
         """Which queries store rankings here, and how their newest ones compare with the node's own."""
         farm = self._find_farm(request)
         head = {"schema": "garlicfarm.rankings/1", "farm": farm.farm, "index": farm.commit_index}
-        return json_answer({**head, "queries": farm.rankings.queries()}, farm)
+        rankings = farm.rankings
+        return json_answer({**head, "queries": rankings.queries(), "unusable": rankings.unusable}, farm)
 
     async def batches(self, request: Request, user: str) -> Response:
         """The stored rankings of a query, without their bodies."""

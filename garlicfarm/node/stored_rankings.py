@@ -106,6 +106,10 @@ class StoredRankings:
             self._compare(query, batch, summary)
         return is_new
 
+    @property
+    def unusable(self) -> int:
+        return len(self._store.unusable)
+
     def queries(self) -> list[dict[str, Any]]:
         rows = []
         for query, rankings in sorted(self._store.queries.items()):
@@ -145,8 +149,11 @@ class StoredRankings:
             return function()
 
         answer = await trio.to_thread.run_sync(call, limiter=self._turn, abandon_on_cancel=True)
-        while self._store.problems:
-            self._log.warning("ranking-unusable", cause=self._store.problems.pop(0))
+        if self._store.problems:
+            first, *others = self._store.problems
+            self._store.problems = []
+            more = f"; and {len(others)} more" if others else ""
+            self._log.warning("ranking-unusable", cause=f"{first}{more}")
         return answer
 
     # ------------------------------------------------------------------ comparing

@@ -52,30 +52,32 @@ class StoredRanking(msgspec.Struct, frozen=True):
 
 
 class RankingStore:
-    """The stored rankings of one farm. Blocking, for a thread; one call at a time. ``queries`` can be read
-    meanwhile: it is replaced, and never changed.
+    """The stored rankings of one farm. Blocking, for a thread; one call at a time. ``queries`` and
+    ``unusable`` can be read meanwhile: they are replaced, and never changed.
 
-    ``problems``: a sentence about each file that `load` left out because it is damaged.
+    ``problems``: a sentence about each file that `load` left out because it is damaged or cannot be read.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.queries: Mapping[str, Sequence[StoredRanking]] = {}
         """Name of a query → its rankings, in the order in which they came; never empty."""
+        self.unusable: frozenset[Path] = frozenset()
+        """The files that `load` left out, and that were not replaced or deleted since."""
         self.problems: list[str] = []
 
     def load(self) -> None:
         """Read what is stored. Raises `RankingNotStored`: the directory cannot be read."""
         queries: dict[str, list[StoredRanking]] = {}
-        self.problems = []
+        self.problems, self.unusable = [], frozenset()
         try:
-            for path in sorted(self._directory.glob(f"*/*{_SUFFIX}*")):
-                if path.suffix != _SUFFIX:
-                    path.unlink()  # half a file, left by a crash
-                elif (head := self._head(path)) is not None:
-                    queries.setdefault(path.parent.name, []).append(head)
+            folders = sorted(self._directory.iterdir()) if self._directory.exists() else []
         except OSError as error:
             raise self._failure("this node cannot read", error) from error
+        for folder in folders:
+            for path in self._files(folder):
+                if (head := self._head(path)) is not None:
+                    queries.setdefault(folder.name, []).append(head)
         self.queries = {
             query: tuple(sorted(heads, key=lambda each: each.number)) for query, heads in queries.items()
         }
@@ -109,6 +111,7 @@ class RankingStore:
             make_private_directory(path.parent)
             replace_file(path, [msgspec.json.encode(new), b"\n", body], 0o600)
             self.queries = {**self.queries, query: tuple(kept[-MAX_RANKINGS:])}
+            self.unusable -= {path}
             for dropped in kept[:-MAX_RANKINGS]:
                 self._path(query, dropped.batch).unlink(missing_ok=True)
         except OSError as error:
@@ -132,27 +135,49 @@ class RankingStore:
 
     def delete(self, query: str) -> bool:
         """Forget all rankings of a query, durably; whether there were any. Raises `RankingNotStored`."""
-        if query not in self.queries:
+        folder = self._directory / query
+        unusable = {path for path in self.unusable if folder in (path, path.parent)}
+        if query not in self.queries and not unusable:
             return False
         try:
-            shutil.rmtree(self._directory / query)
+            shutil.rmtree(folder)
             fsync_path(self._directory)
         except OSError as error:
             raise self._failure("this node cannot delete", error) from error
         self.queries = {name: rankings for name, rankings in self.queries.items() if name != query}
+        self.unusable -= unusable
         return True
 
-    def _head(self, path: Path) -> StoredRanking | None:
-        with path.open("rb") as file:
-            line = file.readline(_MAX_HEAD_BYTES)
+    def _files(self, folder: Path) -> list[Path]:
+        """The rankings of a query. Removes half a file that a crash left."""
         try:
+            found = sorted(path for path in folder.iterdir() if _SUFFIX in path.name)
+            for path in found:
+                if path.suffix != _SUFFIX:
+                    path.unlink()
+        except OSError as error:
+            self._leave_out(folder, f"cannot be read ({error.strerror}): its rankings are not shown")
+            return []
+        return [path for path in found if path.suffix == _SUFFIX]
+
+    def _head(self, path: Path) -> StoredRanking | None:
+        why = "is no stored ranking"
+        try:
+            with path.open("rb") as file:
+                line = file.readline(_MAX_HEAD_BYTES)
             found = msgspec.json.decode(line, type=StoredRanking)
             if (len(line) + found.size_bytes, f"{found.batch}") == (path.stat().st_size, path.stem):
                 return found
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
-        self.problems.append(f"{path} is no stored ranking: it is not shown, and the batch can be sent again")
+        self._leave_out(path, f"{why}: it is not shown, and the batch can be sent again")
         return None
+
+    def _leave_out(self, path: Path, why: str) -> None:
+        self.problems.append(f"{path} {why}")
+        self.unusable |= {path}
 
     def _path(self, query: str, batch: int) -> Path:
         return self._directory / query / f"{batch}{_SUFFIX}"

@@ -57,6 +57,7 @@ async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient
     assert (answer.content, answer.headers["Content-Type"]) == (ranking(1), "application/json")
     listed = (await http.get(RANKINGS)).json()
     assert (listed["schema"], listed["farm"], listed["index"]) == ("garlicfarm.rankings/1", "farm", 1)
+    assert listed["unusable"] == 0
     (row,) = listed["queries"]
     assert (row["query"], row["batch"], row["asof"], row["run"], row["user"]) == ("spark", 7, 1, "r", "anna")
     (batch,) = (await http.get(f"{RANKINGS}/spark")).json()["batches"]

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.raft.types import Entry
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.ranking import Fold, Rows
@@ -153,6 +154,31 @@ def test_rankings_of_a_compacted_log_begin_with_the_nodes_state(
     ranked.run(maxEntriesPerTrigger="10")
     assert ranked.indexes == [END]
     assert said(ranked.rows[0][1]) == EXPECTED[END]
+    # Killed before it noted that batch as done: the node has a newer state by then.
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    news = [Entry(END + 1, 4, LOG[5].value_type, b"{}"), Entry(END + 2, 4, LOG[5].value_type, b"{}")]
+    server.append(news)
+    ranked.run(maxEntriesPerTrigger="10")
+    assert ranked.rows[1] == ranked.rows[0]
+    assert ranked.indexes == [END, END, END + 2]
+
+
+def test_rankings_of_all_farms_go_on_with_one_made_anew(
+    spark: Session, server: FeedServer, tmp_path: Path
+) -> None:
+    old = server.add_farm("barn", LOG)
+    ranked = Ranked(spark, server, tmp_path / "checkpoint")
+    ranked.run(farm="*", application="publisher")
+    new = server.add_farm("barn", LOG[:40])
+    new.farm_id = bytes(16)
+    ranked.run(farm="*", application="publisher")
+    found = [(row["farm"], row["farm_id"], row["log_index"]) for _, row in ranked.rows]
+    assert sorted(found) == sorted(
+        [("barn", old.farm_id.hex(), END), ("farm", FARM_ID, END), ("barn", new.farm_id.hex(), 40)]
+    )
+    *_, (_, last) = ranked.rows
+    assert said(last | {"farm": "farm", "farm_id": FARM_ID}).publisher == EXPECTED[40].publisher
 
 
 def test_stream_of_values_is_parsed_by_spark_alone(

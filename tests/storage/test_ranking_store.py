@@ -146,9 +146,48 @@ def test_damaged_files_are_told_and_left_out_and_half_written_ones_removed(
         str(folder / f"{name}.ranking") for name in (0, 1, 7)
     ]
     assert not (folder / "9.ranking.new").exists()
+    assert {path.stem for path in again.unusable} == {"0", "1", "7"}
     (folder / "2.ranking").write_bytes((folder / "2.ranking").read_bytes()[:-1] + b"!")
     with pytest.raises(RankingNotStored, match="is damaged: delete the rankings of q"):
         again.body("q", 2)
+
+
+def test_files_that_cannot_be_read_are_told_and_left_out_until_they_are_sent_again(
+    store: Store, tmp_path: Path
+) -> None:
+    for batch in range(3):
+        store.add(batch, b"body")
+    store.add(0, query="other")
+    folder = tmp_path / "rankings" / "q"
+    (folder / "1.ranking").unlink()
+    (folder / "1.ranking").symlink_to(folder / "1.ranking")
+    (tmp_path / "rankings" / "gone").symlink_to(tmp_path / "rankings" / "gone")
+    again = loaded(tmp_path / "rankings")
+    assert (again.batches(), again.batches("other")) == ([0, 2], [0])
+    assert again.body("q", 2) == b"body"
+    of_query, of_file = again.problems
+    assert of_query.endswith(
+        "/rankings/gone cannot be read (Too many levels of symbolic links): its rankings are not shown"
+    )
+    assert of_file == (
+        f"{folder}/1.ranking cannot be read (Too many levels of symbolic links): it is not shown, and the"
+        " batch can be sent again"
+    )
+    assert len(again.unusable) == 2
+    assert again.add(1, b"body", run="s")
+    assert len(again.unusable) == 1
+    assert loaded(tmp_path / "rankings").body("q", 1) == b"body"
+
+
+def test_query_of_unusable_files_alone_can_be_deleted(store: Store, tmp_path: Path) -> None:
+    store.add(1)
+    (tmp_path / "rankings" / "q" / "1.ranking").write_bytes(b"rubbish")
+    again = loaded(tmp_path / "rankings")
+    assert not again.queries
+    assert again.delete("q")
+    assert not again.unusable
+    assert not (tmp_path / "rankings" / "q").exists()
+    assert not again.delete("q")
 
 
 WRITER = """
