@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from garlicfarm.errors import FellBehind
-from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Lost, Partition, ReceivedRecord, Start
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Lost, ReceivedRecord, Start
 from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops, warn_of_stalls
 from garlicfarm_plugin_dafka.offsets import OffsetsFile
+from garlicfarm_plugin_dafka.reading import Partition
 
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig

@@ -25,14 +25,12 @@ from garlicfarm_plugin_dafka.codec import (
     StoreHello,
     subscription_prefix,
 )
-from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, PartitionReader
+from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, Partition, PartitionReader
 
-__all__ = ["ConsumerCore", "Lost", "Partition", "ReceivedRecord", "Start"]
+__all__ = ["ConsumerCore", "Lost", "ReceivedRecord", "Start"]
 
 Start = Literal["earliest", "latest"] | int
 """Where to begin a partition: its first record, the next one that is produced, or a sequence."""
-Partition = tuple[str, str]
-"""A topic, and the address of one of its partitions."""
 
 MAX_PARTITIONS = 10_000
 _GET_HEADS_INTERVAL_S = 30.0

@@ -26,10 +26,11 @@ from garlicfarm.errors import (
 from garlicfarm.feed.lines import decode_lines
 from garlicfarm.raft import Entry
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
-from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Partition, ReceivedRecord
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_log import FarmLog
 from garlicfarm_plugin_dafka.network import TICK_S, Network
+from garlicfarm_plugin_dafka.reading import Partition
 
 __all__ = ["FarmReader"]
 

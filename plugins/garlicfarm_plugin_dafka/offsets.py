@@ -11,11 +11,9 @@ import msgspec
 
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
-from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE
+from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
 
 __all__ = ["OffsetsFile"]
-
-_Partition = tuple[str, str]
 
 
 class _Offset(msgspec.Struct, frozen=True):
@@ -54,11 +52,11 @@ class OffsetsFile:
         os.close(self._lock)
 
     @property
-    def saved(self) -> dict[_Partition, int]:
+    def saved(self) -> dict[Partition, int]:
         """What the file holds."""
         return dict(self._saved)
 
-    def save(self, offsets: Mapping[_Partition, int]) -> None:
+    def save(self, offsets: Mapping[Partition, int]) -> None:
         """Replace what the file holds; a crash leaves the old contents or the new ones, which are durable on
         return."""
         if offsets == self._saved:
@@ -72,7 +70,7 @@ class OffsetsFile:
         self._saved = dict(offsets)
 
 
-def _read(path: Path) -> dict[_Partition, int]:
+def _read(path: Path) -> dict[Partition, int]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Offsets)
     except FileNotFoundError:

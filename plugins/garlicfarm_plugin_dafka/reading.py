@@ -22,7 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "PartitionReader"]
+__all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "Partition", "PartitionReader"]
+
+Partition = tuple[str, str]
+"""A topic, and the address of one of its partitions."""
 
 LAST_SEQUENCE = 2**63 - 2
 """Of what any partition can hold here: a higher sequence is a lie."""

@@ -30,6 +30,7 @@ import msgspec
 
 from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse, StorageVersion
+from garlicfarm_plugin_dafka.reading import Partition
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
 
 __all__ = ["RecordFiles", "RecordReader"]
@@ -57,8 +58,6 @@ CREATE UNIQUE INDEX batch_place ON batch (partition, first);
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
-_Key = tuple[str, str]
-
 
 class _Saved(msgspec.Struct):
     id: int
@@ -76,7 +75,7 @@ class RecordFiles:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / _DATABASE
-        self._saved: dict[_Key, _Saved] = {}
+        self._saved: dict[Partition, _Saved] = {}
         self._saved_ms = 0
         self._lock = _lock(directory)
         try:
@@ -182,7 +181,7 @@ class RecordFiles:
             keys = {saved.id: key for key, saved in self._saved.items()}
             excess = 0 if max_bytes is None else self.size_bytes - max_bytes
             following = oldest[-1][0] if len(oldest) == _EXPIRE_AT_ONCE else None
-            expired: dict[_Key, _Saved] = {}
+            expired: dict[Partition, _Saved] = {}
             for id, partition, last, saved_ms, size in oldest:
                 if saved_ms >= before_ms and excess <= 0:
                     following = None

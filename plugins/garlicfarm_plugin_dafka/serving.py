@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from garlicfarm_plugin_dafka.codec import Fetch
+from garlicfarm_plugin_dafka.reading import Partition
 
 __all__ = ["MAX_REQUESTERS", "PAGE_BYTES", "PAGE_RECORDS", "FetchQueue", "Range"]
 
@@ -20,8 +21,6 @@ PAGE_BYTES = 1 << 20
 MAX_REQUESTERS = 1024
 _MAX_RANGES = 4096
 """Of one requester."""
-
-_Key = tuple[str, str]
 
 
 class Range:
@@ -41,7 +40,7 @@ class FetchQueue:
     """Ranges to answer, a page at a time: `turn`, then read and send a page, then `advance`."""
 
     def __init__(self) -> None:
-        self._requesters: OrderedDict[str, OrderedDict[_Key, Range]] = OrderedDict()
+        self._requesters: OrderedDict[str, OrderedDict[Partition, Range]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._requesters)

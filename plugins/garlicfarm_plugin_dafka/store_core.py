@@ -27,7 +27,7 @@ from garlicfarm_plugin_dafka.codec import (
     StoreHello,
     subscription_prefix,
 )
-from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, PartitionReader
+from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, Partition, PartitionReader
 from garlicfarm_plugin_dafka.serving import FetchQueue, Range
 
 __all__ = ["SavedPartition", "StoreCore", "Unsaved"]
@@ -57,10 +57,7 @@ class Unsaved(msgspec.Struct, frozen=True):
     contents: list[bytes]
 
 
-_Key = tuple[str, str]
-
-
-class _Partition:
+class _Stored:
     __slots__ = ("heard_at", "is_new", "key", "reader", "saved", "tail", "unsaved")
 
     def __init__(self, reader: PartitionReader, tail: int, *, is_new: bool) -> None:
@@ -88,14 +85,15 @@ class StoreCore:
         self.dropped: Counter[str] = Counter()
         self._topics = None if topics is None else frozenset(topics)
         self._early = EarlyRecords()
-        self._partitions: dict[_Key, _Partition] = {}
-        self._by_topic: dict[str, list[_Partition]] = {}
-        self._unsaved: dict[_Key, _Partition] = {}
-        self._behind: dict[_Key, _Partition] = {}
-        self._changed: dict[_Key, _Partition] = {}
-        self._to_ack: dict[_Key, int] = {}
+        self._partitions: dict[Partition, _Stored] = {}
+        self._by_topic: dict[str, list[_Stored]] = {}
+        self._unsaved: dict[Partition, _Stored] = {}
+        self._behind: dict[Partition, _Stored] = {}
+        self._changed: dict[Partition, _Stored] = {}
+        self._to_ack: dict[Partition, int] = {}
         self._fetches = FetchQueue()
-        self._questions: OrderedDict[_Key, int] = OrderedDict()  # consumer and topic: how many were answered
+        # By consumer and topic: how many were answered.
+        self._questions: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._commands: list[Command] = []
         for each in saved:
             self._add(each.topic, each.partition, each.next, each.tail, is_new=False)
@@ -268,7 +266,7 @@ class StoreCore:
         elif partition.saved:
             self._to_ack[partition.key] = min(command.sequence, partition.saved - 1)
 
-    def _heard_of(self, command: Record | Head, now: float) -> _Partition | None:
+    def _heard_of(self, command: Record | Head, now: float) -> _Stored | None:
         key = command.topic, command.partition
         partition = self._partitions.get(key)
         if command.sequence > LAST_SEQUENCE:
@@ -285,7 +283,7 @@ class StoreCore:
         partition.heard_at = now
         return partition
 
-    def _take(self, partition: _Partition, command: Record | DirectRecord, now: float) -> None:
+    def _take(self, partition: _Stored, command: Record | DirectRecord, now: float) -> None:
         reader = partition.reader
         if command.sequence < reader.next:
             self.dropped["duplicate"] += 1
@@ -301,7 +299,7 @@ class StoreCore:
         partition.unsaved += found
         self._unsaved[partition.key] = partition
 
-    def _set_behind(self, partition: _Partition) -> None:
+    def _set_behind(self, partition: _Stored) -> None:
         self._behind[partition.key] = self._changed[partition.key] = partition
 
     def _on_fetch(self, command: Fetch) -> None:
@@ -328,14 +326,14 @@ class StoreCore:
         else:
             self._questions[consumer, topic] = 0
 
-    def _add(self, topic: str, partition: str, first: int, tail: int, *, is_new: bool) -> _Partition:
+    def _add(self, topic: str, partition: str, first: int, tail: int, *, is_new: bool) -> _Stored:
         reader = PartitionReader(topic, partition, first, self._early)
         reader.has_begun = not is_new
-        added = self._partitions[topic, partition] = _Partition(reader, tail, is_new=is_new)
+        added = self._partitions[topic, partition] = _Stored(reader, tail, is_new=is_new)
         self._by_topic.setdefault(topic, []).append(added)
         return added
 
-    def _fetch(self, partitions: dict[_Key, _Partition], now: float) -> None:
+    def _fetch(self, partitions: dict[Partition, _Stored], now: float) -> None:
         for key, partition in list(partitions.items()):
             reader = partition.reader
             if reader.missing is not None and not reader.has_begun:

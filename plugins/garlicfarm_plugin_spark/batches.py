@@ -66,7 +66,8 @@ class Losses:
                 return index - 1
 
     def when_gone(self, *, begun: bool) -> Gone:
-        """What a plan does. ``begun``: the query has an offset for the farm, and would lose what follows."""
+        """What the plan of a batch does. ``begun``: the query has an offset for the farm, and would lose what
+        follows it."""
         if self.start == "state" and self.whole and not (begun and self.strict):
             return "state"
         return "fail" if self.strict else "skip"
@@ -78,7 +79,7 @@ class Losses:
         return "fail" if self.strict else self.when_gone(begun=True)
 
     def error(self, farm: str, after: int, first_index: int, *, begun: bool = True) -> FellBehind:
-        """The sentence about the entries between ``after`` and ``first_index``."""
+        """The error about the deleted entries between ``after`` and ``first_index``."""
         if not self.strict:
             remedy = "this query loses the entries in between"
         elif self.topic:
@@ -145,7 +146,7 @@ def next_positions(
     :param last: no farm goes beyond these indexes, and others are not begun. None: no such limit.
     :param max_entries: of all farms together; each farm with entries gets one at least. None: no limit.
     :param max_bytes: likewise, of values; ``extent`` is asked only where there may be more.
-    :param state: asked where a state stands for deleted entries. It is a batch of its own farm's part alone.
+    :param state: asked where a state stands for deleted entries. The farm has nothing else in that batch.
     :raises FellBehind, ConfigError: as `Losses`.
     """
     steps = [
@@ -186,7 +187,7 @@ def _step(
 
 
 def _bound_bytes(steps: Iterable[_Step], max_bytes: int, extent: Extent) -> None:
-    """Small ranges first: what they leave of their share is for the others."""
+    """Small ranges first: the others get what these leave of their shares."""
     left = sorted(steps, key=lambda step: step.size)
     while left:
         step = left.pop(0)
@@ -198,8 +199,8 @@ def _bound_bytes(steps: Iterable[_Step], max_bytes: int, extent: Extent) -> None
 
 
 def shares(wanted: list[int], limit: int) -> list[int]:
-    """Divide ``limit`` fairly: none gets more than wanted, and each gets at least 1, even beyond the limit,
-    so that no farm waits for ever."""
+    """Divide ``limit`` fairly: none gets more than it wants, and each gets at least 1, even beyond the limit,
+    so that no farm waits forever."""
     found = [0] * len(wanted)
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     for place, number in enumerate(order):

@@ -1,6 +1,6 @@
-"""Connections to nodes, shared by all farms that one process reads there.
+"""Connections to nodes, shared by all farms that a process reads there.
 
-Imported only where a connection is made: httpx takes too long for the start of a worker.
+Imported only where a connection is opened: importing httpx would make a worker start too slowly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEEPALIVE_S = 4.0  # shorter than the listener's
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user of a node, and what its certificate is checked against: ``pin``, else ``ca``, else the system's
-    authorities."""
+    """A user of a node, and how the node's certificate is checked: by ``pin``, else by ``ca``, else by the
+    system's authorities."""
 
     user: str
     password_file: Path
@@ -33,7 +33,7 @@ class Login:
 
 
 class NodeClients:
-    """One HTTP client per node and login. Whoever made it closes it; farms that share it do not."""
+    """HTTP clients, one for each node and login. Their owner closes them; feeds that share them do not."""
 
     def __init__(self) -> None:
         self._clients: dict[tuple[str, Login], httpx.Client] = {}
@@ -62,8 +62,9 @@ class NodeClients:
 
 
 class FilePassword(httpx.Auth):
-    """Digest with the password in a file, which is read again where a node refuses it: a query that runs for
-    months outlives its first password. A refused request is repeated once, if the password has changed."""
+    """Digest authentication with a password from a file. When a node refuses the password, the file is read
+    again, and if it has changed, the request is repeated once: a query can run for longer than a password is
+    valid."""
 
     def __init__(self, user: str, file: Path) -> None:
         """Raises `ConfigError`: the file cannot be read, or others can read it."""
@@ -85,7 +86,7 @@ class FilePassword(httpx.Auth):
             yield from self._ask(request)
 
     def _ask(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
-        """The steps of Digest; its last answer."""
+        """Run the steps of Digest; returns the last response."""
         steps = self._digest.auth_flow(request)
         asked = next(steps)
         while True:

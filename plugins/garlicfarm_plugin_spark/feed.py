@@ -1,7 +1,7 @@
 """Reads a farm's feed in Spark's own Python processes: no event loop, several nodes tried in turn.
 
 `garlicfarm.client.AdminClient` is for Trio programs. Spark calls a data source from plain threads, one
-call after the other, and each of these processes may end at any time.
+call after another, and each of these processes may end at any time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 MAX_RANGE = 20_000  # indexes that one request may ask for
 REPORT_TIMEOUT_S = 2.0
-WAIT_S = 2.0  # for a node that lags behind another one
+WAIT_S = 2.0  # for a node that lags behind others
 _HINT = "is the node running, and the URL right?"
 TURNS = 3  # how often each node is tried in a row without any progress
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes of a farm, and the user to log in. Hashable, and free of secrets.
+    """The nodes of a farm, and the user that logs in there. Hashable, and free of secrets.
 
     ``urls``: ``https://host:port``, tried in turn; each may carry the pin of its own certificate,
     ``?pin=sha256-…``, like an endpoint. ``pin``: for URLs without one; ``ca``: authorities instead of a pin.
@@ -98,7 +98,7 @@ class Feed(Protocol):
 
 
 class Origin(Hashable, Protocol):
-    """Where a farm's log is read: hashable, and free of secrets."""
+    """Where a farm's log is read. Hashable, and free of secrets."""
 
     @property
     def farm(self) -> str: ...
@@ -185,7 +185,7 @@ class FarmFeed:
             for farm, index in [*lost.items()]:
                 head = there.get(farm)
                 if head is None or head.farm_id != found[farm].farm_id or head.commit_index <= index:
-                    continue  # it tells nothing about the next entry
+                    continue  # this node cannot have the next entry
                 if head.first_index <= index + 1:
                     found[farm] = head
                     del lost[farm]
@@ -203,8 +203,8 @@ class FarmFeed:
         return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
 
     def report(self, farm: str, query: str, index: int) -> None:
-        """Tell the node that answered last that ``query`` has read ``farm`` up to ``index``; for people
-        only, so no other one is asked, and its answer is not awaited for long."""
+        """Report to the node that answered last that ``query`` has read ``farm`` up to ``index``. Only people
+        use these reports, so no other node is tried, and the timeout is short."""
         node = self._nodes[0]
         path = f"/v1/farms/{quote(farm, safe='')}/readers/{quote(query, safe='')}"
         with _mapped(node.url):
@@ -370,8 +370,8 @@ _clients: list[NodeClients] = []  # those of `_feeds`; none or one
 
 
 def open_feed(origin: Origin) -> Feed:
-    """A feed of ``origin``; one per process, and one connection to each node for all of them, so that batches
-    and farms share it. Raises as `FarmFeed`."""
+    """The feed of ``origin``. A process has one for each origin, and all of them share one client for each
+    node. Raises as `FarmFeed`."""
     if origin not in _feeds:
         if not _clients:
             from garlicfarm_plugin_spark.clients import NodeClients
@@ -391,7 +391,7 @@ def close_feeds() -> None:
 
 @contextmanager
 def _mapped(url: str) -> Iterator[None]:
-    """Maps errors of HTTP and of records to ours; none of them says that an entry is lost."""
+    """Maps errors of HTTP and of records to ours. None of them means that an entry is lost."""
     import httpx
 
     from garlicfarm.client.answers import certificate_error
@@ -406,11 +406,11 @@ def _mapped(url: str) -> Iterator[None]:
 
 
 def _check(url: str, response: httpx.Response) -> None:
-    """Raise the error of a refusal. If another node may still answer, it is an `UnreachableError`."""
+    """Raises the error of a refusal: an `UnreachableError` if another node may still answer."""
     from garlicfarm.client.answers import Answer, failure
 
     if response.is_success:
-        return  # its content may still be on its way
+        return  # the content may still be arriving
     failed = failure(Answer(response.status_code, dict(response.headers), response.content), url)
     if isinstance(failed, AuthError | Compacted | ConfigError):
         raise failed

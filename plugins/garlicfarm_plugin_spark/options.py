@@ -1,4 +1,4 @@
-"""The options of the source: their names, defaults and values, checked all at once.
+"""The options of the source: their names, defaults and values. All problems are reported at once.
 
 Spark passes names in lower case, and values as text. The meaning of each: docs/reference/spark.md.
 """
@@ -60,9 +60,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options. ``end``: the last index of a batch query, None: the newest. ``strict``: whether
-    entries that were deleted before they were read end the query. ``query``: under which name nodes are told
-    what was read, None: they are not. ``given``: the names in use."""
+    """Checked options. ``end``: the last index of a batch query; None: the newest. ``strict``: whether the
+    query ends where entries were deleted before it read them. ``query``: the name under which the source
+    reports what was read; None: it does not report. ``given``: the names of the options that were given."""
 
     places: tuple[Place, ...]
     start: Start
@@ -81,8 +81,8 @@ class SourceOptions:
         return self.places[0].only_farm if len(self.places) == 1 else None
 
     def check_use(self, *, stream: bool) -> None:
-        """Raises `ConfigError`: an option is for the other kind of query. Spark does not tell at ``load()``
-        which one it will be."""
+        """Raises `ConfigError`: an option is for the other kind of query. At ``load()`` Spark does not say
+        which kind it will be."""
         wrong = [name for name in (_OF_BATCHES if stream else _OF_STREAMS) if name in self.given]
         kind, other = ("readStream", "read") if stream else ("read", "readStream")
         problems = [f"{name} is for spark.{other}, not spark.{kind}: leave it out" for name in wrong]
@@ -229,7 +229,7 @@ class _Reader:
         if name is not None and not is_farm_name(name):
             self.problems.append(f"query is {name!r}, not {FARM_NAME_RULE}")
         if name is not None and "towers" in self._values:
-            self.problems.append("query tells nodes what was read, and with towers none is asked")
+            self.problems.append("query reports to nodes, and a query with towers asks none: leave it out")
         return name
 
     def _start(self) -> Start:

@@ -112,7 +112,7 @@ def most_members(job: Job, farms: Iterable[str]) -> int:
 
 
 def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:
-    """Check what can only be looked at through Spark."""
+    """Check what can only be read through Spark."""
     check_places(job, farms, settings, session.spark)
     checkpoint = location(job.checkpoint)
     if HadoopPlace(checkpoint, session.spark).names("commits"):
@@ -168,7 +168,7 @@ class QueryRunner:
         self._failures = 0
 
     def committed(self, heads: Mapping[str, FarmHead] | None) -> None:
-        """What the nodes have now; None: unknown."""
+        """``heads``: what the nodes have now; None: unknown."""
         if heads is not None:
             before, self._heads = self._heads, heads
             for farm, head in self.farms.items():
@@ -179,7 +179,7 @@ class QueryRunner:
 
     @property
     def farms(self) -> dict[str, FarmHead]:
-        """Those that are ranked, by name, as the nodes last showed them."""
+        """The farms that are ranked, by name, as the nodes last reported them."""
         wanted = self._job.farms
         return {
             name: head
@@ -321,7 +321,7 @@ class QueryRunner:
             self._take(progress)
 
     def _take(self, progress: Mapping[str, Any]) -> None:
-        """Take up what Spark says of a batch that is done."""
+        """Use Spark's report of a finished batch."""
         if progress["sources"]:
             offset = json.loads(progress["sources"][0]["endOffset"] or '{"farms": {}}')
             for farm, position in decode_offset(offset, self._job.only_farm).items():
@@ -344,7 +344,7 @@ def _observed() -> Any:
 
 
 def query_error(error: Exception) -> GarlicFarmError:
-    """The error that the source or the fold raised in a process of Spark's, from its traceback."""
+    """The error that the source, the sink or the fold raised in one of Spark's processes."""
     found = _OURS.findall(text_of(error))
     if not found:
         return GarlicFarmError(cause(error))
@@ -361,4 +361,4 @@ def _stop(query: Any) -> None:
     try:
         query.stop()
     except (Py4JError, PySparkException, OSError):
-        return  # the failure was reported already, and the session ends with everything in it
+        return  # the failure was reported already, and closing the session ends the query

@@ -1,6 +1,6 @@
-"""A private Spark session: quiet, on loopback if it is local, and fully gone when closed.
+"""A private Spark session: quiet, on loopback if it is local. Once closed, it leaves nothing running.
 
-All calls block, some for a minute. Call them outside the main thread: there Spark would handle the
+All calls block, some for a minute. Do not call them in the main thread: there Spark would handle the
 interrupt signal itself.
 """
 
@@ -80,9 +80,9 @@ class Session:
     ) -> None:
         """Start it.
 
-        :param scratch: a directory for this session and those after it, which outlives them; first empty.
+        :param scratch: a directory, empty before the first session, that outlives this one and later ones.
         :param conf: Spark settings that override ours.
-        :param verbosity: 0: none of Spark's own logs; 1: warnings; 2: everything, on stderr.
+        :param verbosity: which of Spark's own logs go to stderr. 0: none; 1: warnings; 2: all.
         :raises ConfigError: no Java, or Spark is not installed.
         :raises GarlicFarmError: Spark does not start.
         """
@@ -127,8 +127,8 @@ class Session:
                 accumulators.handle_error = lambda *request: None
                 logging.getLogger().addFilter(_not_of_py4j)
             self.spark = SparkSession(context)
-            # Spark finds the format by itself, in a process with ten seconds to start; where that fails it
-            # does not look again.
+            # Spark finds the format by itself, in a process that has ten seconds to start. If that fails, it
+            # does not try again.
             self.spark.dataSource.register(GarlicFarm)
         except (Py4JError, PySparkException, OSError) as error:
             text = cause(error)  # needs the Java process
@@ -158,10 +158,10 @@ class Session:
         context = SparkContext._active_spark_context
         with suppress(Py4JError, OSError):
             if context is not None:
-                if process.poll() is not None:  # nothing is left to stop there; the rest is in this process
+                if process.poll() is not None:  # then only this process's part is left to stop
                     context._jsc = None
                 context.stop()
-        # Left as they are after a crash, they make every later session in this process fail.
+        # After a crash, their old values would make every later session in this process fail.
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = None
         assert process.stdin is not None
@@ -171,5 +171,5 @@ class Session:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # While Java lives, py4j waits for ever for the threads that read from it.
+        # While Java lives, py4j waits forever for the threads that read from it.
         self._gateway.shutdown_callback_server()

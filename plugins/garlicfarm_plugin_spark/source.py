@@ -123,7 +123,7 @@ def _check_schema(schema: StructType) -> None:
 
 
 class _Reader:
-    """What batches and streams have in common."""
+    """The common part of batch and stream readers."""
 
     def __init__(self, options: SourceOptions, *, stream: bool) -> None:
         options.check_use(stream=stream)
@@ -135,10 +135,10 @@ class _Reader:
             whole=options.end is None,
             topic="towers" in options.given,
         )
-        self._missing: set[str] = set()  # farms, as logged
+        self._missing: set[str] = set()  # farms that were logged as missing
 
     def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Origin, FarmHead]]:
-        """The farms to read; one request for each group of nodes. What is not there is logged, once.
+        """The farms to read, by one request to each group of nodes. A farm that is missing is logged once.
 
         :param known: how far farms are read. `ConfigError` if one that the option ``farm`` names is another
             farm now.
@@ -196,8 +196,8 @@ class _Reader:
         return index, snapshot
 
     def _split(self, ranges: list[Range]) -> list[Range]:
-        """In as many parts as ``minPartitions`` says. Where a state may stand for entries, they stay
-        together."""
+        """In as many parts as ``minPartitions`` asks for. Ranges in which a state may replace entries are not
+        split."""
         sizes = [0 if each.gone == "state" else each.upto - each.after for each in ranges]
         found = []
         for each, parts in zip(ranges, split(sizes, self._options.min_partitions), strict=True):
@@ -207,7 +207,7 @@ class _Reader:
         return found
 
     def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
-        """In a worker."""
+        """Runs in a worker."""
         if not isinstance(partition, Range):
             return  # Spark's own, where a batch query has nothing to read
         feed = open_feed(partition.origin)
@@ -265,7 +265,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         def extent(farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
             try:
                 return open_feed(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
-            except Compacted:  # just now; what is left shows when it is read
+            except Compacted:  # just now; reading will show what is left
                 count = min(upto - after, max(1, max_bytes // MAX_VALUE_BYTES))
                 return after + count, count * MAX_VALUE_BYTES
 
@@ -301,21 +301,23 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._split(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell nodes what was read. A query does not depend on that: a failure is logged."""
+        """Report to nodes how far the query has read. A failure is logged, and stops nothing."""
         query = self._options.query
         if query is None or (self._reported is not None and monotonic() - self._reported < REPORT_S):
             return
         self._reported = monotonic()
         positions = decode_offset(end, self._options.only_farm)
         for place in self._options.places:
-            feed = open_feed(place.origin)  # knows the node that has answered last
+            feed = open_feed(place.origin)  # its first node is the one that answered last
             assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
             for farm in place.farms or positions:
                 try:
                     if farm in positions and farm not in self._missing:
                         feed.report(farm, query, positions[farm].index)
                 except GarlicFarmError as error:
-                    _log.warning("no node is told that %s has read the farm %s: %s", query, farm, error)
+                    _log.warning(
+                        "cannot report to a node that %s has read the farm %s: %s", query, farm, error
+                    )
                     if isinstance(error, UnreachableError):
                         break  # a silent node would delay the query by the timeout for each farm
 
@@ -336,7 +338,7 @@ class BatchReader(_Reader, DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options, stream=False)
-        self._least, self._most = 1, MAX_INDEX  # what filters leave
+        self._least, self._most = 1, MAX_INDEX  # the bounds that filters set
 
     def partitions(self) -> list[Range]:
         options, losses = self._options, self._losses

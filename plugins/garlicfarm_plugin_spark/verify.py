@@ -1,7 +1,7 @@
-"""Compares the states that Spark ranked by with those of the nodes, at the same index.
+"""Compares Spark's states with those of the nodes, at the same index.
 
-A node tells only its present state. So the states of all nodes are asked for again and again, and digests of
-both sides are kept until the other one has reached the same index, or has passed it.
+A node gives only its present state. So all nodes are polled, and the digests of each side are kept until the
+other side has reached that index, or has passed it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 __all__ = ["NodeStates", "Verifier"]
 
 KEPT = 1_000
-"""How many digests of each side are kept for a farm: one side is seconds behind the other, not minutes."""
+"""How many digests of each side are kept for a farm. One side is seconds behind the other, not minutes."""
 
 
 FarmKey = tuple[str, str]
@@ -29,11 +29,11 @@ FarmKey = tuple[str, str]
 
 
 class Verifier:
-    """Both sides as they come, by farm. ``equal``: how many states agreed, each with each node once;
-    ``last``: the farm's name and the index of the newest of them."""
+    """Compares digests as they arrive. ``equal``: how many comparisons agreed, at most one for each node and
+    index; ``last``: the farm's name and the index of the newest of them."""
 
     def __init__(self, agreed: Callable[[int], None] = lambda count: None) -> None:
-        """``agreed`` is told each new value of ``equal``."""
+        """``agreed`` is called with each new value of ``equal``."""
         self.equal = 0
         self.last: tuple[str, int] | None = None
         self._agreed = agreed
@@ -41,7 +41,7 @@ class Verifier:
         self._stated: dict[tuple[FarmKey, str], dict[int, str]] = {}
 
     def ranked(self, farm: FarmKey, index: int, digest: str) -> None:
-        """Spark's ``state_sha256`` at ``index``. Raises `GarlicFarmError`: a node had another state."""
+        """Spark's ``state_sha256`` at ``index``. Raises `GarlicFarmError`: a node's state differs."""
         if not _add(self._ranked.setdefault(farm, {}), index, digest):
             return  # a repeated batch
         for (of, node), states in self._stated.items():
@@ -49,8 +49,8 @@ class Verifier:
                 self._compare(farm, node, index, states)
 
     def stated(self, farm: FarmKey, node: str, index: int, state: bytes) -> None:
-        """The state of a node, which has a URL. Raises `GarlicFarmError`: Spark's at ``index`` is another
-        one; `ConfigError`: it is by another version of the common algorithm."""
+        """The state of the node with the URL ``node``. Raises `GarlicFarmError`: Spark's state at ``index``
+        differs; `ConfigError`: the node runs another version of the common algorithm."""
         header = msgspec.json.decode(state, type=Header)
         if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
             raise ConfigError(
@@ -65,7 +65,7 @@ class Verifier:
             self._compare(farm, node, index, states)
 
     def summary(self) -> str:
-        """How many agreed, in a sentence."""
+        """How many states agreed, as a sentence."""
         if self.last is None:
             return "verified nothing: no node was seen at the index of a ranking"
         farm, index = self.last
@@ -86,18 +86,19 @@ class Verifier:
 
 
 class NodeStates:
-    """Asks each node by itself for its states. Calls block."""
+    """Reads the states of each node separately. Calls block."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._feeds: dict[tuple[str, str], FarmFeed] = {}
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
-        """(farm, URL, index, state) of each node that answers, of those of ``farms`` that it has: a farm is
-        made and deleted at one node after the other. Raises as `FarmFeed`; a silent node is no error."""
+        """(farm, URL, index, state) for each node that answers and each of ``farms`` that it has. A node may
+        lack some, because a farm is created and deleted at one node after the other. Raises as `FarmFeed`,
+        except that a silent node is no error."""
         found = []
         for url in self._nodes.urls:
-            with suppress(UnreachableError):  # at the first question: each takes a timeout
+            with suppress(UnreachableError):  # at the first request: each would take a timeout
                 there = self._feed(url, "").heads()
                 for farm in farms.keys() & there.keys():
                     farm_id = farms[farm].farm_id

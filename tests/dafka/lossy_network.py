@@ -14,8 +14,9 @@ from functools import partial
 from random import Random
 
 from garlicfarm_plugin_dafka.codec import Command, DirectRecord, decode, encode, split_prefix
-from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Partition
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.reading import Partition
 from garlicfarm_plugin_dafka.serving import PAGE_RECORDS
 from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
 
