@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -45,6 +45,7 @@ from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Origin, close_feeds, open_feed
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
+from garlicfarm_plugin_spark.sentences import sentences
 
 if TYPE_CHECKING:
     import pyarrow
@@ -52,7 +53,16 @@ if TYPE_CHECKING:
 
     from garlicfarm_plugin_spark.sink import RankingWriter
 
-__all__ = ["SCHEMA", "STATE", "BatchReader", "GarlicFarm", "LogReader", "PushdownReader", "Range"]
+__all__ = [
+    "SCHEMA",
+    "STATE",
+    "BatchReader",
+    "GarlicFarm",
+    "LogReader",
+    "PushdownReader",
+    "Range",
+    "RefusedReader",
+]
 
 STATE = 0
 """``value_type`` of a row that holds the application's state."""
@@ -93,20 +103,26 @@ class GarlicFarm(DataSource):
     def name(cls) -> str:
         return "garlicfarm"
 
+    @sentences()
     def schema(self) -> str:
         """Raises `ConfigError` for wrong options: Spark calls this at ``load()``."""
         read_options(self.options)
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> LogReader:
-        _check_schema(schema)
-        return LogReader(self.options)
+    def streamReader(self, schema: StructType) -> LogReader | RefusedReader:
+        try:
+            _check_schema(schema)
+            return LogReader(self.options)
+        except ConfigError as error:
+            return RefusedReader(error)
 
+    @sentences()
     def reader(self, schema: StructType) -> BatchReader:
         _check_schema(schema)
         options = read_options(self.options)
         return PushdownReader(options) if options.pushdown else BatchReader(options)
 
+    @sentences()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RankingWriter:
         from garlicfarm_plugin_spark.sink import RankingWriter
 
@@ -208,8 +224,11 @@ class _Reader:
 
     def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
         """Runs in a worker."""
-        if not isinstance(partition, Range):
-            return  # Spark's own, where a batch query has nothing to read
+        if isinstance(partition, Range):  # else it is Spark's own: a batch query has nothing to read
+            with sentences():
+                yield from self._read(partition)
+
+    def _read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
         feed = open_feed(partition.origin)
         farm, after = partition.origin.farm, partition.after
         if partition.state is not None:
@@ -247,10 +266,12 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark does not store it: the real start of a farm's first batch is in the offset at its end.
         return encode_offset({})
 
+    @sentences()
     def prepareForTriggerAvailableNow(self) -> None:
         heads = self._heads({}, strict=True)
         self._last = {farm: head.commit_index for farm, (_, head) in heads.items()}
 
+    @sentences()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing new."""
         options = self._options
@@ -286,6 +307,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         end of the batch."""
         return encode_offset(self._newest) if self._newest else None
 
+    @sentences()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
         only = self._options.only_farm
         before = decode_offset(start, only)
@@ -333,6 +355,30 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
+class RefusedReader(DataSourceStreamReader):
+    """Raises ``error`` as soon as Spark uses it. Spark loses an error that is raised before it has a reader:
+    it calls `stop` of that reader nevertheless, and reports only that this failed."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    @sentences()
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    @sentences()
+    def getDefaultReadLimit(self) -> NoReturn:
+        raise self._error
+
+    @sentences()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
+        raise self._error
+
+    @sentences()
+    def read(self, partition: object) -> NoReturn:
+        raise self._error
+
+
 class BatchReader(_Reader, DataSourceReader):
     """A batch query: the entries that are committed when it is planned. Raises as `LogReader`."""
 
@@ -340,6 +386,7 @@ class BatchReader(_Reader, DataSourceReader):
         super().__init__(options, stream=False)
         self._least, self._most = 1, MAX_INDEX  # the bounds that filters set
 
+    @sentences()
     def partitions(self) -> list[Range]:
         options, losses = self._options, self._losses
         ranges = []

@@ -16,6 +16,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(STARTS_S))
 
 
+@pytest.fixture(autouse=True)
+def tracebacks_are_hidden_no_longer_than_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the source sets this in a process that ends with it. Here it is that of the tests."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """One for all tests: a session takes half a minute to start, a query after it a second."""

@@ -127,7 +127,5 @@ def test_silent_node_is_told_of_one_farm_only(
 def test_name_that_is_none_or_a_topic_is_refused(server: FeedServer) -> None:
     with pytest.raises(ConfigError, match=r"query is 'a/b', not 1 to 64 of A-Z a-z 0-9 \. _ -"):
         reader(server, query="a/b")
-    with pytest.raises(
-        ConfigError, match="query reports to nodes, and a query with towers asks none"
-    ):
+    with pytest.raises(ConfigError, match="query reports to nodes, and a query with towers asks none"):
         LogReader({"towers": "tcp://127.0.0.1:1", "farm": "farm", "farmId": "0" * 32, "query": "spark"})
