@@ -18,6 +18,7 @@ __all__ = [
     "ConfigError",
     "DiskHangs",
     "EntryRefused",
+    "FarmReplaced",
     "FeedError",
     "FellBehind",
     "GarlicFarmError",
@@ -204,6 +205,10 @@ class Compacted(GarlicFarmError):
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
         super().__init__(f"the log starts at index {first_index}")
+
+
+class FarmReplaced(ConfigError):
+    """The farm was deleted, and the nodes have another one of its name."""
 
 
 class FellBehind(GarlicFarmError):

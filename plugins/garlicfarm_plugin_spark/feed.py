@@ -19,6 +19,7 @@ from garlicfarm.errors import (
     AuthError,
     Compacted,
     ConfigError,
+    FarmReplaced,
     GarlicFarmError,
     RemoteProtocolError,
     UnreachableError,
@@ -260,6 +261,7 @@ class FarmFeed:
 
         An answer that breaks off is continued, at another node if necessary.
         :raises Compacted: they were deleted, at every node that answers.
+        :raises FarmReplaced: every node has another farm of this name.
         """
         problems: list[GarlicFarmError] = []
         while after < upto:
@@ -270,11 +272,11 @@ class FarmFeed:
                     yield entries
                 if after == before:
                     raise UnreachableError(f"{self._nodes[0].url} has not reached index {upto}")
-            except (UnreachableError, Compacted) as error:
+            except (UnreachableError, Compacted, FarmReplaced) as error:
                 problems = [*problems, error] if after == before else [error]
                 if len(problems) >= TURNS * len(self._nodes):
                     # Nodes that still have the entries may be away for a moment: then nothing is lost.
-                    raise min(problems, key=lambda problem: isinstance(problem, Compacted)) from error
+                    raise min(problems, key=_finality) from error
                 self._turn()
             else:
                 problems = []
@@ -333,9 +335,8 @@ class FarmFeed:
         found = response.headers.get("Garlic-Farm-Id")
         if found is None:
             raise _no_admin_api(node.url)
-        if found != farm_id and len(self._nodes) > 1:  # made anew there, and perhaps not elsewhere
-            raise UnreachableError(f"{node.url} has another farm {self._farm!r} (id {found})")
-        _check_id(node.url, self._farm, found, farm_id)
+        if found != farm_id:
+            raise FarmReplaced([_another_farm(node.url, self._farm, found, farm_id)])
 
     def _path(self, what: str) -> str:
         return f"/v1/farms/{quote(self._farm, safe='')}/{what}"
@@ -347,18 +348,22 @@ class FarmFeed:
         return response
 
     def _in_turn(self, ask: Callable[[_Node], T]) -> T:
-        problems, gone = [], None
+        silent, gone, replaced = [], None, None
         for _ in list(self._nodes):
             try:
                 return ask(self._nodes[0])
             except UnreachableError as error:
-                problems.append(error.cause)
+                silent.append(error.cause)
             except Compacted as error:
                 gone = error
+            except FarmReplaced as error:
+                replaced = error
             self._turn()
         if gone is not None:
             raise gone
-        raise UnreachableError("; ".join(problems), _HINT)
+        if replaced is not None and not silent:
+            raise replaced
+        raise UnreachableError("; ".join(silent), _HINT)
 
     def _turn(self) -> None:
         self._nodes.append(self._nodes.pop(0))
@@ -422,11 +427,18 @@ def _no_admin_api(url: str) -> UnreachableError:
     return UnreachableError(f"{url} does not answer as an admin API: give the node's admin.url")
 
 
+def _finality(problem: GarlicFarmError) -> int:
+    """How little hope is left that another attempt succeeds."""
+    return 2 if isinstance(problem, FarmReplaced) else int(isinstance(problem, Compacted))
+
+
 def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:
     if wanted is not None and found != wanted:
-        raise ConfigError(
-            [
-                f"the checkpoint belongs to another farm {farm!r} (id {wanted}) than that at {url}"
-                f" (id {found}): name the checkpoint of this farm, or a new one"
-            ]
-        )
+        raise ConfigError([_another_farm(url, farm, found, wanted)])
+
+
+def _another_farm(url: str, farm: str, found: str, wanted: str) -> str:
+    return (
+        f"the checkpoint belongs to another farm {farm!r} (id {wanted}) than that at {url} (id {found}): name"
+        " the checkpoint of this farm, or a new one"
+    )

@@ -350,7 +350,7 @@ def query_error(error: Exception) -> GarlicFarmError:
         return GarlicFarmError(cause(error))
     name, text = found[-1]
     kind = getattr(errors, name, GarlicFarmError)
-    made: GarlicFarmError = kind([text]) if kind is ConfigError else kind(text)
+    made: GarlicFarmError = kind([text]) if issubclass(kind, ConfigError) else kind(text)
     return made
 
 

@@ -40,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from garlicfarm.errors import Compacted, ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm.errors import Compacted, ConfigError, FarmReplaced, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Origin, close_feeds, open_feed
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
@@ -80,7 +80,8 @@ _log = logging.getLogger("garlicfarm.spark")
 @dataclass
 class Range(InputPartition):
     """``after`` < index ≤ ``upto`` of one farm, behind the ``state`` at ``after``, if any. ``gone``: what to
-    do if some of these entries were deleted."""
+    do if some of these entries were deleted. ``every``: the query takes all farms of the nodes, so one that
+    was deleted, and made anew since the plan, is no error."""
 
     origin: Origin
     farm_id: str
@@ -88,6 +89,7 @@ class Range(InputPartition):
     upto: int
     gone: Gone
     state: bytes | None = None
+    every: bool = False
 
 
 class GarlicFarm(DataSource):
@@ -239,6 +241,12 @@ class _Reader:
                     after = entries[-1].index
                     rows = [(each.index, each.term, each.value_type, each.value) for each in entries]
                     yield _batch(partition, rows)
+            except FarmReplaced:
+                if not partition.every:
+                    raise
+                lost = "the farm %s was made anew: the entries after index %d of the old one (id %s) are lost"
+                _log.warning(lost, farm, after, partition.farm_id)
+                return
             except Compacted as gone:
                 if partition.gone == "fail" or gone.first_index <= after + 1:
                     raise self._losses.error(farm, after, gone.first_index) from gone
@@ -318,8 +326,10 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 after = position.begin
             if position.state is not None or after < position.index:
                 gone = self._losses.when_gone_later
-                origin, farm_id = self._origin(farm), position.farm_id
-                ranges.append(Range(origin, farm_id, after, position.index, gone, position.state))
+                origin, every = self._origin(farm), self._options.places[0].farms is None
+                ranges.append(
+                    Range(origin, position.farm_id, after, position.index, gone, position.state, every)
+                )
         return self._split(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from garlicfarm.errors import AuthError, Compacted, ConfigError, FellBehind, UnreachableError
+from garlicfarm.errors import AuthError, Compacted, ConfigError, FarmReplaced, FellBehind, UnreachableError
 from garlicfarm_plugin_spark.feed import FarmFeed, close_feeds
 from garlicfarm_plugin_spark.options import read_options
 from garlicfarm_plugin_spark.source import STATE, BatchReader, LogReader, PushdownReader
@@ -400,6 +400,30 @@ def test_reader_of_all_farms_reads_one_made_anew_as_another_farm_and_the_old_one
     assert caplog.messages[-1] == (
         "the farm barn waits at index 6: a node still has the farm that had this name before"
     )
+
+
+def test_reader_of_all_farms_passes_over_what_was_planned_of_one_made_anew_since(
+    server: FeedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = server.add_farm("barn", LOG[:20])
+    named_ones, every = reader(server, farm="barn"), reader(server, farm="*")
+    start = dict(every.initialOffset())
+    end = every.latestOffset(start, ReadAllAvailable())
+    server.add_farm("barn", LOG[:5]).farm_id = bytes(16)
+    assert named(rows(every, start, end)) == upto("farm", END)
+    assert caplog.messages == [
+        "the farm barn was made anew: the entries after index 0 of the old one (id"
+        f" {old.farm_id.hex()}) are lost"
+    ]
+    with pytest.raises(FarmReplaced, match="the checkpoint belongs to another farm 'barn'"):
+        rows(named_ones, start, at_barn := {"farms": {"barn": end["farms"]["barn"]}})
+    with feed_server(tmp_path / "other") as other:  # where it was not yet made anew
+        other.node.farms["barn"] = old
+        both = reader(server, farm="*", url=f"{server.url} {other.url}")
+        assert named(rows(both, start, at_barn)) == upto("barn", 20)
+    away = reader(server, farm="*", url=f"{server.url} https://127.0.0.1:1")  # it may have the old one
+    with pytest.raises(UnreachableError):
+        rows(away, start, at_barn)
 
 
 def test_reader_of_all_farms_of_an_application_leaves_others_out(
