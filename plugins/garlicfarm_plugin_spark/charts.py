@@ -6,7 +6,7 @@ column, a lane shows what held for the longest part of it, and a line the mean o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from garlicfarm_plugin_spark.history import LONGEST_MS
 
-__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "score_ticks", "states"]
+__all__ = ["WIDTH", "Axis", "Bar", "Curve", "Lane", "State", "States", "bars", "score_ticks"]
 
 WIDTH = 900
 _MINUTE_MS = 60_000
@@ -31,16 +31,19 @@ class State(NamedTuple):
     row: Mapping[str, Any]
 
 
-def states(rows: Iterable[Mapping[str, Any]]) -> Iterator[State]:
-    """What held when, of one farm's rows by index, as `history` counts it."""
-    before, begin_ms = None, 0
-    for row in rows:
-        time_ms = max(begin_ms, row["farm_time_ms"])
-        if before is not None and begin_ms:
-            end_ms = min(time_ms, begin_ms + LONGEST_MS)
-            if end_ms > begin_ms:
-                yield State(begin_ms, end_ms, before)
-        before, begin_ms = row, time_ms
+class States:
+    """What holds when, of one farm's rows by index, as `history` counts it."""
+
+    def __init__(self) -> None:
+        self._row: Mapping[str, Any] | None = None
+        self._begin_ms = 0
+
+    def follow(self, row: Mapping[str, Any]) -> State | None:
+        """Go on to ``row``: what held until then, None if there was no time in between."""
+        before, begin_ms = self._row, self._begin_ms
+        self._row, self._begin_ms = row, max(begin_ms, row["farm_time_ms"])
+        end_ms = min(self._begin_ms, begin_ms + LONGEST_MS)
+        return State(begin_ms, end_ms, before) if before is not None and 0 < begin_ms < end_ms else None
 
 
 @dataclass(frozen=True)
@@ -79,57 +82,65 @@ class Axis:
             column += 1
 
 
-def lanes(
-    axis: Axis, spans: Sequence[State], says: Callable[[Mapping[str, Any]], str]
-) -> list[tuple[int, int, str]]:
-    """Where one member's lane shows what, as (first column, number of columns, word). ``says``: the word for
-    a row, empty where there is nothing to show."""
-    shares: list[dict[str, float]] = [{} for _ in range(WIDTH)]
-    for begin_ms, end_ms, row in spans:
-        word = says(row)
-        for column, ms in axis.columns(begin_ms, end_ms):
-            shares[column][word] = shares[column].get(word, 0.0) + ms
-    words = [max(share, key=share.__getitem__, default="") for share in shares]
-    found = []
-    for word, columns in groupby(range(WIDTH), key=words.__getitem__):
-        if word:
-            numbers = list(columns)
-            found.append((numbers[0], len(numbers), word))
-    return found
+class Lane:
+    """What one member's lane shows: in each column the word that held for the longest part of it."""
+
+    def __init__(self) -> None:
+        self._shares: list[dict[str, float]] = [{} for _ in range(WIDTH)]
+
+    def add(self, columns: Iterable[tuple[int, float]], word: str) -> None:
+        """``columns``: of `Axis`; ``word``: empty where there is nothing to show."""
+        for column, ms in columns:
+            share = self._shares[column]
+            share[word] = share.get(word, 0.0) + ms
+
+    def stretches(self) -> list[tuple[int, int, str]]:
+        """(first column, number of columns, word)"""
+        words = [max(share, key=share.__getitem__, default="") for share in self._shares]
+        found = []
+        for word, columns in groupby(range(WIDTH), key=words.__getitem__):
+            if word:
+                numbers = list(columns)
+                found.append((numbers[0], len(numbers), word))
+        return found
 
 
-def score_ticks(spans: Iterable[State]) -> list[int]:
-    """Round scores, three to six of them at equal distances, around all of ``spans``."""
-    scores = [score for span in spans for score in span.row["scores"].values()] or [0]
-    step = next(step for step in _SCORE_STEPS if max(scores) - min(scores) <= 4 * step)
-    low = min(scores) // step * step
-    high = max(-(-max(scores) // step) * step, low + 2 * step)
+def score_ticks(lowest: int, highest: int) -> list[int]:
+    """Round scores, three to six of them at equal distances, around these two."""
+    step = next(step for step in _SCORE_STEPS if highest - lowest <= 4 * step)
+    low = lowest // step * step
+    high = max(-(-highest // step) * step, low + 2 * step)
     return [*range(low, high + 1, step)]
 
 
-def lines(axis: Axis, spans: Sequence[State], member: int, scale: tuple[int, int], height: int) -> list[str]:
-    """The points of one member's score, a list for each stretch in which it has one.
+class Curve:
+    """One member's score: in each column the mean over time."""
 
-    :param scale: scores at the bottom and at the top.
-    """
-    low, high = scale
-    sums = [[0.0, 0.0] for _ in range(WIDTH)]
-    for begin_ms, end_ms, row in spans:
-        score = row["scores"].get(member)
-        if score is not None:
-            for column, ms in axis.columns(begin_ms, end_ms):
-                sums[column][0] += score * ms
-                sums[column][1] += ms
-    found = []
-    for is_known, columns in groupby(range(WIDTH), key=lambda column: sums[column][1] > 0):
-        if is_known:
-            places = [
-                (column, f"{(high - sums[column][0] / sums[column][1]) / (high - low) * height:.1f}")
-                for column in columns
-            ]
-            last, place = places[-1]
-            found.append(" ".join(f"{x},{y}" for x, y in [*places, (last + 1, place)]))
-    return found
+    def __init__(self) -> None:
+        self._sums = [[0.0, 0.0] for _ in range(WIDTH)]
+
+    def add(self, columns: Iterable[tuple[int, float]], score: int) -> None:
+        """``columns``: of `Axis`."""
+        for column, ms in columns:
+            self._sums[column][0] += score * ms
+            self._sums[column][1] += ms
+
+    def lines(self, scale: tuple[int, int], height: int) -> list[str]:
+        """Its points, a list for each stretch in which there is a score.
+
+        :param scale: scores at the bottom and at the top.
+        """
+        low, high = scale
+        found = []
+        for is_known, columns in groupby(range(WIDTH), key=lambda column: self._sums[column][1] > 0):
+            if is_known:
+                places = []
+                for column in columns:
+                    total, ms = self._sums[column]
+                    places.append((column, f"{(high - total / ms) / (high - low) * height:.1f}"))
+                last, place = places[-1]
+                found.append(" ".join(f"{x},{y}" for x, y in [*places, (last + 1, place)]))
+        return found
 
 
 class Bar(NamedTuple):

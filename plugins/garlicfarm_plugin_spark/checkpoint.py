@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.files import LocalFiles, check_directory, is_uri
 from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place
+from garlicfarm_plugin_spark.place import Place, check_directory, is_uri, place
 
 __all__ = ["check_checkpoint", "check_places", "newest_batch"]
 
@@ -28,17 +27,15 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
     def due(where: str) -> bool:
         return is_uri(where) == (spark is not None)
 
-    def place(where: str) -> Place:
-        return HadoopPlace(where, spark) if is_uri(where) else LocalPlace(Path(where))
-
     if due(job.checkpoint):
-        check_checkpoint(place(job.checkpoint), farms, job.only_farm, settings, every=not job.farms)
-        place(job.checkpoint).check_writable("--checkpoint")
+        checkpoint = place(job.checkpoint, spark)
+        check_checkpoint(checkpoint, farms, job.only_farm, settings, every=not job.farms)
+        checkpoint.check_writable("--checkpoint")
     kind, _, where = job.sink.partition(":")
     if kind == "parquet" and due(where):
-        place(where).check_writable("--sink")
-        if not is_uri(where):  # else the sink looks itself
-            check_directory(LocalFiles(Path(where)), where)
+        sink = place(where, spark)
+        sink.check_writable("--sink")
+        check_directory(sink, job.rows)
 
 
 def check_checkpoint(

@@ -20,8 +20,8 @@ import pyarrow.parquet
 
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark.files import LocalFiles, check_directory
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
+from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
 
 __all__ = ["MOST_BYTES", "Merged", "compact"]
 
@@ -47,15 +47,20 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
     file cannot be read or written; nothing is lost then.
     """
     with _alone(directory):
-        check_directory(LocalFiles(directory), str(directory))
+        place = LocalPlace(directory)
+        check_directory(place)
         folders = sorted(directory.glob("farm=*/date=*"))
         if not folders:
             raise ConfigError([f"{directory} has no rankings"])
         for folder in folders:
+            try:
+                place.clear(str(folder.relative_to(directory)))
+            except OSError as error:
+                raise GarlicFarmError(f"{folder} cannot be compacted: {error}") from error
             files = sorted(folder.glob("[!.]*.parquet"))
             groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
             if groups:
-                rows, left = zip(*(_merge(directory, folder, group) for group in groups), strict=True)
+                rows, left = zip(*(_merge(place, directory, folder, group) for group in groups), strict=True)
                 merged = sum(map(len, groups))
                 farm, date = (part.name.partition("=")[2] for part in (folder.parent, folder))
                 yield Merged(farm, date, len(files), len(files) - merged + sum(left), sum(rows))
@@ -80,12 +85,12 @@ def _size(path: Path) -> int:
     """Without its compression."""
     try:
         found = pyarrow.parquet.read_metadata(path)
-    except (OSError, pyarrow.ArrowInvalid) as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise GarlicFarmError(f"{path.parent} cannot be compacted: {error}") from error
     return sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
 
 
-def _merge(directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
+def _merge(place: LocalPlace, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
     """The number of rows and of files that they are in now."""
     try:
         tables = [pyarrow.parquet.ParquetFile(path).read() for path in files]
@@ -95,13 +100,13 @@ def _merge(directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
         for farm_id in sorted(set(table["farm_id"].to_pylist())):
             part = table.filter(pyarrow.compute.equal(table["farm_id"], farm_id))
             path = folder / file_name(part)
-            LocalFiles(directory).add(str(path.relative_to(directory)), encoded(part))
+            place.add(str(path.relative_to(directory)), encoded(part))
             kept.add(path)
         for path in files:
             if path not in kept:
                 path.unlink()
         fsync_path(folder)
-    except (OSError, pyarrow.ArrowInvalid) as error:
+    except (OSError, pyarrow.ArrowException) as error:
         raise GarlicFarmError(f"{folder} cannot be compacted: {error}") from error
     return table.num_rows, len(kept)
 
@@ -109,6 +114,8 @@ def _merge(directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """While no other process merges there. The lock ends with the process."""
+    if is_uri(str(directory)) and not directory.exists():
+        raise ConfigError([f"{directory} is no path of this machine: mount it, as rank compact needs one"])
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

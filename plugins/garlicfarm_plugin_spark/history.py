@@ -1,7 +1,7 @@
 """Availability, tenure, flaps, hand-over times and scores of each member, by hour or day of farm time.
 
 A row of `rankings` says what holds from its farm time to that of the next row. `Course` follows a farm's rows
-by index and returns what each adds to the figures of a period and member, as `Share`. `figures` in this
+by index and returns what each adds to the figures of a period and member, as `Share`. `Figures` in this
 process and `garlicfarm_plugin_spark.history_query` in Spark do the same with them: add up, take percentiles.
 
 A state counts for two hours at most. `rankings` has a row at least every hour in which entries are committed;
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +29,9 @@ __all__ = [
     "WHOLE_MS",
     "By",
     "Course",
+    "Figures",
     "Share",
+    "Sums",
     "figures",
     "stored",
 ]
@@ -106,7 +110,7 @@ class Course(msgspec.Struct):
         self.scores = dict(row["scores"])
 
 
-class _Sums:
+class Sums:
     """The figures of one period and member."""
 
     def __init__(self) -> None:
@@ -138,28 +142,56 @@ class _Sums:
         }
 
 
-def figures(rows: Iterable[Mapping[str, Any]], period_ms: int) -> list[dict[str, Any]]:
-    """The history of rows with the columns `INPUT`, each farm's in the order of their indexes.
+class Figures:
+    """The figures of one farm: rows go in by index, and periods come out once they are over."""
 
-    :param period_ms: one of `PERIODS_MS`, or `WHOLE_MS`.
-    :returns: the columns `OUTPUT`, but ``period_ms`` (since 1970) for ``period``; by farm, period and member.
-    """
-    courses: defaultdict[str, Course] = defaultdict(Course)
-    sums: defaultdict[tuple[str, str, int, int], _Sums] = defaultdict(_Sums)
-    for row in rows:
-        for share in courses[row["farm_id"]].follow(row, period_ms):
-            start_ms = share.time_ms - share.time_ms % period_ms
-            sums[row["farm"], row["farm_id"], start_ms, share.member].add(share)
-    names = ("farm", "farm_id", "period_ms", "member")
-    return [{**dict(zip(names, of, strict=True)), **each.figures()} for of, each in sorted(sums.items())]
+    def __init__(self, period_ms: int) -> None:
+        """``period_ms``: one of `PERIODS_MS`, a multiple of one, or `WHOLE_MS`."""
+        self._period_ms = period_ms
+        self._course = Course()
+        self._start_ms = 0
+        self._of: tuple[str, str] = ("", "")
+        self._sums: defaultdict[int, Sums] = defaultdict(Sums)
+
+    def follow(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Go on to ``row``, which has the columns `INPUT`.
+
+        :returns: the columns `OUTPUT` of the periods that are over, but ``period_ms`` (since 1970) for
+            ``period``; by period and member.
+        """
+        self._of = row["farm"], row["farm_id"]
+        for share in self._course.follow(row, self._period_ms):
+            start_ms = share.time_ms - share.time_ms % self._period_ms
+            if start_ms != self._start_ms:  # a course does not go back
+                yield from self.rest()
+                self._start_ms = start_ms
+            self._sums[share.member].add(share)
+
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """Of the period that the newest row is in."""
+        names = ("farm", "farm_id", "period_ms", "member")
+        for member in sorted(self._sums):
+            of = (*self._of, self._start_ms, member)
+            yield {**dict(zip(names, of, strict=True)), **self._sums[member].figures()}
+        self._sums.clear()
 
 
-def stored(directory: Path, by: By, farm: str | None = None) -> list[dict[str, Any]]:
+def figures(rows: Iterable[Mapping[str, Any]], period_ms: int) -> Iterator[dict[str, Any]]:
+    """The history of rows with the columns `INPUT`, which come by farm, its id and index; as `Figures`."""
+    for _, of_farm in groupby(rows, itemgetter("farm", "farm_id")):
+        found = Figures(period_ms)
+        for row in of_farm:
+            yield from found.follow(row)
+        yield from found.rest()
+
+
+def stored(directory: Path, by: By, farm: str | None = None) -> Iterator[dict[str, Any]]:
     """The history of the rankings that ``directory`` holds, of the farm of this name or all; as `figures`.
 
     Raises `ConfigError`: there are none.
     """
-    from garlicfarm_plugin_spark.parquet import read_rankings
+    from garlicfarm_plugin_spark.stored_rows import stored_farms
 
-    table = read_rankings(directory, list(INPUT[3:]), farm=farm)
-    return figures((row for batch in table.to_batches(10_000) for row in batch.to_pylist()), PERIODS_MS[by])
+    for each in stored_farms(directory, farm):
+        for farm_id in sorted({file.farm_id for file in each.files()}):
+            yield from figures(each.rows(farm_id, INPUT[3:]), PERIODS_MS[by])

@@ -11,8 +11,7 @@ from typing import Any
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import newest_batch
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
-from garlicfarm_plugin_spark.files import is_uri
-from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place, location
+from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place, is_uri, location
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
 

@@ -13,41 +13,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.compute
-import pyarrow.dataset
 import pyarrow.parquet
 
-from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.files import Files, HadoopFiles, LocalFiles, check_directory, is_uri
+from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.period import date_of
+from garlicfarm_plugin_spark.place import KIND, check_directory, place
+from garlicfarm_plugin_spark.ranking import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ParquetSink", "encoded", "file_name", "parts", "read_rankings", "unrepeated"]
-
-_PARTITIONS = pyarrow.dataset.partitioning(
-    pyarrow.schema([("farm", pyarrow.string()), ("date", pyarrow.string())]), flavor="hive"
-)
-_ATTEMPTS = 5
+__all__ = ["ParquetSink", "encoded", "file_name", "parts", "unrepeated"]
 
 
 class ParquetSink:
     """For ``foreachBatch`` of a query on `rankings`: adds the rows of each batch, on the driver."""
 
-    def __init__(self, spark: SparkSession, where: str) -> None:
-        """``where``: a path, or a URI of a Hadoop file system. Raises what `check_directory` does."""
-        self._files: Files = HadoopFiles(spark, where) if is_uri(where) else LocalFiles(Path(where))
-        check_directory(self._files, where)
+    def __init__(self, spark: SparkSession, where: str, rows: Rows = "changes") -> None:
+        """``where``: a path, or a URI of a Hadoop file system. ``rows``: as those of `rankings`.
+
+        Raises what `check_directory` and `Place.add` do.
+        """
+        self._place = place(where, spark)
+        check_directory(self._place, rows)
+        self._place.add(KIND, f"{rows}\n".encode())
+        check_directory(self._place, rows)  # another query may have begun in between
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Raises `GarlicFarmError` if a file cannot be written; the batch can be repeated."""
-        for name, part in parts(batch.toArrow()):
-            self._files.add(name, encoded(part))
+        try:
+            for name, part in parts(batch.toArrow()):
+                self._place.add(name, encoded(part))
+        except (pyarrow.ArrowException, MemoryError) as error:
+            said = str(error).partition("\n")[0]
+            raise GarlicFarmError(
+                f"the rows of batch {number} cannot be stored in {self._place.name} ({said})"
+            ) from error
 
 
 def parts(table: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
@@ -56,8 +61,8 @@ def parts(table: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
     dates = [date_of(time_ms) for time_ms in table["farm_time_ms"].to_pylist()]
     farms, ids = table["farm"].to_pylist(), table["farm_id"].to_pylist()
     places: dict[tuple[str, str, str], list[int]] = {}
-    for number, place in enumerate(zip(farms, dates, ids, strict=True)):
-        places.setdefault(place, []).append(number)
+    for number, of in enumerate(zip(farms, dates, ids, strict=True)):
+        places.setdefault(of, []).append(number)
     for (farm, date, _), numbers in sorted(places.items()):
         part = table.take(numbers).drop_columns(["farm"])
         yield f"farm={farm}/date={date}/{file_name(part)}", part
@@ -76,43 +81,6 @@ def encoded(part: pyarrow.Table) -> bytes:
     out = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(part, out, compression="zstd")
     return bytes(out.getvalue().to_pybytes())
-
-
-def read_rankings(
-    directory: Path, columns: list[str], *, farm: str | None = None, indexes: list[int] | None = None
-) -> pyarrow.Table:
-    """The rows in ``directory``, each index of a farm once, by farm, its id and index.
-
-    Beside a writer, and beside `rank compact`, which leaves a row in two files if it is killed.
-
-    :param columns: of `rankings`, without ``farm``, ``farm_id`` and ``log_index``, which come first.
-    :param farm: the name of the farm; None: all.
-    :param indexes: only rows at these; None: all.
-    :raises ConfigError: there are no such rankings.
-    """
-    check_directory(LocalFiles(directory), str(directory))
-    names = ["farm", "farm_id", "log_index", *columns]
-    where = pyarrow.compute.scalar(True)
-    if farm is not None:
-        where &= pyarrow.compute.field("farm") == farm
-    if indexes is not None:
-        where &= pyarrow.compute.field("log_index").isin(indexes)
-    for attempt in range(_ATTEMPTS):
-        try:
-            found = pyarrow.dataset.dataset(directory, format="parquet", partitioning=_PARTITIONS)
-            table = found.to_table(columns=names, filter=where) if found.files else pyarrow.table({})
-            break
-        except FileNotFoundError as error:  # no directory, or compacted since it was listed
-            if attempt + 1 == _ATTEMPTS or not directory.exists():
-                raise ConfigError([f"{directory} cannot be read: {error}"]) from error
-        except (pyarrow.ArrowInvalid, NotADirectoryError) as error:
-            raise ConfigError([f"{directory} has files that are no rankings: {error}"]) from error
-    if not table.num_rows:
-        of = "" if farm is None else f" of the farm {farm}"
-        raise ConfigError(
-            [f"{directory} has no rankings{of}: `garlicfarm rank --sink parquet:{directory}` adds them"]
-        )
-    return unrepeated(table)
 
 
 def unrepeated(table: pyarrow.Table) -> pyarrow.Table:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-__all__ = ["FLAP_INTERVALS", "PERIODS_MS", "Roles", "date_of", "percentiles", "pieces"]
+__all__ = ["FLAP_INTERVALS", "PERIODS_MS", "Roles", "bounds", "date_of", "percentiles", "pieces"]
 
 FLAP_INTERVALS = 10
 """A change of publisher from A to B and back to A is a flap if B was named for less than this many of the
@@ -87,18 +87,26 @@ def percentiles(weights: Mapping[int, int], shares: Sequence[float]) -> list[flo
     :param weights: value → how often, 1 or more; not empty.
     :param shares: 0 … 1.
     """
-    values = sorted(weights)
     last = sum(weights.values()) - 1
     found = []
-    for share in shares:
+    for share, (lower, upper) in zip(shares, bounds(weights, shares), strict=True):
         position = last * share
         floor, ceiling = math.floor(position), math.ceil(position)
-        lower, upper = _at(values, weights, floor), _at(values, weights, ceiling)
         is_between = lower != upper
         found.append(
             (ceiling - position) * lower + (position - floor) * upper if is_between else float(lower)
         )
     return found
+
+
+def bounds(weights: Mapping[int, int], shares: Sequence[float]) -> list[tuple[int, int]]:
+    """The values that each of the `percentiles` is between."""
+    values, last = sorted(weights), sum(weights.values()) - 1
+    positions = (last * share for share in shares)
+    return [
+        (_at(values, weights, math.floor(position)), _at(values, weights, math.ceil(position)))
+        for position in positions
+    ]
 
 
 def _at(values: Sequence[int], weights: Mapping[int, int], rank: int) -> int:

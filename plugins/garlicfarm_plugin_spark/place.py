@@ -6,19 +6,33 @@ Spark takes half a minute to start, and passed on as ``file:``, because Spark ma
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Protocol
 from uuid import uuid4
 
-from garlicfarm.errors import ConfigError, UnreachableError
-from garlicfarm_plugin_spark.files import is_uri
+from garlicfarm.durable_files import fsync_path, move_into_place
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 
-__all__ = ["HadoopPlace", "LocalPlace", "Place", "location"]
+__all__ = ["KIND", "HadoopPlace", "LocalPlace", "Place", "check_directory", "is_uri", "location", "place"]
+
+KIND = ".rows"
+"""The file in a directory of rankings that says which rows it has. Readers of Parquet pass over it."""
 
 _NETWORK = ("java.net.", "org.apache.hadoop.net.", "java.nio.channels.UnresolvedAddressException")
+_OLD = "_spark_metadata"
+_CHUNK_BYTES = 4 * 1024 * 1024
+_PART = ".part"
+
+
+def is_uri(where: str) -> bool:
+    """Whether it names a directory of a Hadoop file system, as ``hdfs://…`` or ``file:/…``."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", where) is not None
 
 
 def location(where: str) -> str:
@@ -35,20 +49,54 @@ class Place(Protocol):
         """As the user named it."""
 
     def names(self, below: str) -> list[str]:
-        """The names in one of its directories; none if that does not exist."""
+        """The names in one of its directories (``.``: its own); none if that does not exist."""
 
     def read(self, file: str) -> bytes:
         """A file in it."""
+
+    def add(self, file: str, data: bytes) -> None:
+        """Add a file, all of it or nothing; if there is one already, it stays. Raises `GarlicFarmError`."""
 
     def check_writable(self, option: str) -> None:
         """Create it, if need be, and write there. ``option`` named it."""
 
 
+def place(where: str, session: Any) -> Place:
+    """A path or a URI; a URI needs the ``session`` of Spark."""
+    return HadoopPlace(where, session) if is_uri(where) else LocalPlace(Path(where))
+
+
+def check_directory(directory: Place, rows: str | None = None) -> None:
+    """Check what a directory of rankings holds already.
+
+    Raises `ConfigError`: an earlier version wrote there, whose files have other columns and other rows; or
+    its ``rows`` are of another kind: which of two rows at an index says what changed there is not defined.
+    """
+    names = directory.names(".")
+    if _OLD in names:
+        raise ConfigError(
+            [
+                f"{directory.name} was written by an earlier version of garlicfarm ({_OLD}): name another"
+                " directory"
+            ]
+        )
+    if rows is not None and KIND in names:
+        stored = directory.read(KIND).decode(errors="replace").strip()
+        if stored != rows:
+            raise ConfigError(
+                [
+                    f"{directory.name} has the rankings of --rows {stored}, not {rows}: give that, or name"
+                    " another directory"
+                ]
+            )
+
+
 class LocalPlace:
-    """A path of this machine."""
+    """A path of this machine. A file survives a power cut once `add` has returned."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._durable: set[Path] = set()
 
     @property
     def name(self) -> str:
@@ -65,15 +113,53 @@ class LocalPlace:
                 [f"{self._path / file} cannot be read ({error.strerror}): name another directory"]
             ) from error
 
+    def add(self, file: str, data: bytes) -> None:
+        path = self._path / file
+        part = path.with_name(f".{path.name}{_PART}")
+        try:
+            if path.exists():
+                fsync_path(path.parent)  # a killed process may have left that out
+                return
+            self._make(path.parent)
+            with _locked(part, os.O_WRONLY | os.O_CREAT) as descriptor:
+                os.ftruncate(descriptor, 0)
+                left = memoryview(data)
+                while left:
+                    left = left[os.write(descriptor, left[:_CHUNK_BYTES]) :]
+                move_into_place(part, path)
+        except BlockingIOError as error:
+            raise GarlicFarmError(f"{path} cannot be written: another process writes it") from error
+        except OSError as error:
+            raise GarlicFarmError(f"{path} cannot be written ({error.strerror})") from error
+
+    def clear(self, below: str) -> None:
+        """Remove what killed processes left unfinished in one of its directories. A file that a process
+        writes is locked, and stays. Raises `OSError`."""
+        for part in (self._path / below).glob(f".*{_PART}"):
+            with suppress(BlockingIOError, FileNotFoundError), _locked(part, os.O_WRONLY):
+                part.unlink()
+
     def check_writable(self, option: str) -> None:
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._make(self._path)
             with TemporaryFile(dir=self._path) as file:
                 file.write(b"1")
         except OSError as error:
             raise ConfigError(
                 [f"{option}: {self._path} cannot be written to ({error.strerror}): name another directory"]
             ) from error
+
+    def _make(self, directory: Path) -> None:
+        """Durable once it is made, even if the process that made it was killed before it had synced that."""
+        if directory in self._durable:
+            return
+        if directory == self._path:
+            directory.mkdir(parents=True, exist_ok=True)
+        else:
+            self._make(directory.parent)
+            directory.mkdir(exist_ok=True)
+        fsync_path(directory.parent)
+        self._durable.add(directory)
 
 
 class HadoopPlace:
@@ -104,6 +190,29 @@ class HadoopPlace:
             finally:
                 stream.close()
 
+    def add(self, file: str, data: bytes) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        from garlicfarm_plugin_spark.session import cause
+
+        path = self._path(file)
+        part = self._java.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}{_PART}")
+        try:
+            files = path.getFileSystem(self._conf)
+            if files.exists(path):
+                return
+            out = files.create(part, True)
+            try:
+                for begin in range(0, len(data), _CHUNK_BYTES):
+                    out.write(data[begin : begin + _CHUNK_BYTES])
+                out.hsync()
+            finally:
+                out.close()
+            if not files.rename(part, path) and not files.exists(path):
+                raise GarlicFarmError(f"{path.toString()} cannot be written: {part.getName()} keeps its name")
+        except Py4JJavaError as error:
+            raise GarlicFarmError(f"{path.toString()} cannot be written: {cause(error)}") from error
+
     def check_writable(self, option: str) -> None:
         with self._mapped(f"{option}: {self._uri} cannot be written to"):
             path = self._path(f".garlicfarm-{uuid4().hex}")
@@ -117,7 +226,7 @@ class HadoopPlace:
 
     def _path(self, below: str) -> Any:
         path = self._java.org.apache.hadoop.fs.Path
-        return path(path(self._uri), below)
+        return path(self._uri) if below == "." else path(path(self._uri), below)
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:
@@ -142,3 +251,28 @@ def _is_network(error: Any) -> bool:
             return True
         error = error.getCause()
     return False
+
+
+@contextmanager
+def _locked(path: Path, flags: int) -> Iterator[int]:
+    """The descriptor of a file that no other process has locked; the lock ends with this process.
+
+    Raises `BlockingIOError`: one has, and other `OSError`.
+    """
+    while True:
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(path, descriptor):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether it is this file still: another process may have renamed or removed it before the lock."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

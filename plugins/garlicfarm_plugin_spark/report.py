@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.publishing.ranking import BECAUSE
-from garlicfarm_plugin_spark.charts import WIDTH, Axis, bars, lanes, lines, score_ticks, states
-from garlicfarm_plugin_spark.history import INPUT, WHOLE_MS, By, figures
-from garlicfarm_plugin_spark.parquet import read_rankings
-from garlicfarm_plugin_spark.period import PERIODS_MS
+from garlicfarm_plugin_spark.charts import WIDTH, score_ticks
+from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, By
+from garlicfarm_plugin_spark.overview import Change, Charts, Outline
+from garlicfarm_plugin_spark.period import PERIODS_MS, date_of
+from garlicfarm_plugin_spark.stored_rows import StoredFarm, stored_farms
 from garlicfarm_plugin_spark.whatif_file import read_outcomes
 
 __all__ = ["report"]
@@ -68,47 +68,47 @@ def report(
     :param whatif: a file of `rank whatif --parquet`, to show what other parameters would have led to.
     :raises ConfigError: there are no rankings of this farm, or of several farms and none is named.
     """
-    farm, farm_id, rows = _rows(directory, farm, days)
-    spans = list(states(rows))
-    if not spans:
-        raise ConfigError([f"{directory} has no two rankings of the farm {farm} at different times yet"])
-    axis = Axis(spans[0].begin_ms, max(spans[-1].end_ms, spans[0].begin_ms + 60_000))
-    scores = score_ticks(spans)
+    stored = _stored(directory, farm)
+    farm_id, begin_ms, since = _window(stored, days)
+    outline = Outline(begin_ms, MOST_CHANGES)
+    for row in stored.rows(farm_id, _COLUMNS, since=since):
+        outline.follow(row)
+    axis = outline.axis
+    if axis is None:
+        raise ConfigError(
+            [f"{directory} has no two rankings of the farm {stored.name} at different times yet"]
+        )
+    charts = Charts(outline, axis, PERIODS_MS[by], outline.members[:MOST_MEMBERS])
+    # A writer may have added some since.
+    for row in stored.rows(farm_id, _COLUMNS, since=since, upto=outline.last_index):
+        charts.follow(row)
+    scores = score_ticks(outline.lowest or 0, outline.highest or 0)
     scale = scores[0], scores[-1]
-    whole = figures(rows, WHOLE_MS)
-    periods = figures(rows, PERIODS_MS[by])
-    told = [number for number, row in enumerate(rows) if {*row["changed"]} - {"order"}][-MOST_CHANGES:]
-    texts = _texts(directory, farm, farm_id, [rows[number]["log_index"] for number in told])
+    whole = charts.whole()
+    texts = _texts(stored, farm_id, since, [change.row["log_index"] for change in outline.changes])
     return _PAGES.get_template("report.html").render(
-        farm=farm,
+        farm=stored.name,
         farm_id=farm_id,
-        by=by,
+        by=by if charts.periods_a_bar == 1 else f"{charts.periods_a_bar} {by}s",
         width=WIDTH,
         axis=axis,
         scores=[((scale[1] - each) / (scale[1] - scale[0]) * SCORES_HEIGHT, each) for each in scores],
-        first=rows[0]["log_index"],
-        last=rows[-1]["log_index"],
-        changes_of_publisher=sum("publisher" in row["changed"] for row in rows[1:]),
+        first=outline.first_index,
+        last=outline.last_index,
+        changes_of_publisher=outline.changes_of_publisher,
         whole=whole,
         left_out=max(0, len(whole) - MOST_MEMBERS),
         members=[
             {
-                "id": each["member"],
+                "id": member,
                 "colour": number % COLOURS,
-                "lane": lanes(axis, spans, partial(_word, each["member"])),
-                "scores": lines(axis, spans, each["member"], scale, SCORES_HEIGHT),
-                "bars": bars(
-                    axis,
-                    [one for one in periods if one["member"] == each["member"]],
-                    PERIODS_MS[by],
-                    BARS_HEIGHT,
-                ),
+                "lane": lane.stretches(),
+                "scores": charts.curves[member].lines(scale, SCORES_HEIGHT),
+                "bars": charts.bars(member, BARS_HEIGHT),
             }
-            for number, each in enumerate(whole[:MOST_MEMBERS])
+            for number, (member, lane) in enumerate(charts.lanes.items())
         ],
-        changes=[
-            _change(rows[number - 1] if number else None, rows[number], texts) for number in reversed(told)
-        ],
+        changes=[_change(each, texts) for each in reversed(outline.changes)],
         whatif=None if whatif is None else _whatif(whatif, farm_id),
         heights={"lane": LANE_HEIGHT, "scores": SCORES_HEIGHT, "bars": BARS_HEIGHT},
     )
@@ -129,48 +129,39 @@ def _whatif(path: Path, farm_id: str) -> dict[str, Any]:
     }
 
 
-def _rows(directory: Path, farm: str | None, days: float | None) -> tuple[str, str, list[dict[str, Any]]]:
-    """Name, id and rows of the farm."""
-    table = read_rankings(directory, _COLUMNS, farm=farm)
-    names = sorted(set(table["farm"].to_pylist()))
-    if len(names) > 1:
-        raise ConfigError([f"{directory} has the farms {', '.join(names)}: name one with --farm"])
-    rows = [{**row, "scores": dict(row["scores"])} for row in table.to_pylist()]
-    newest = max(rows, key=lambda row: row["farm_time_ms"])
-    begin_ms = 0 if days is None else newest["farm_time_ms"] - round(days * PERIODS_MS["day"])
+def _stored(directory: Path, name: str | None) -> StoredFarm:
+    found = stored_farms(directory, name)
+    if len(found) > 1:
+        names = ", ".join(each.name for each in found)
+        raise ConfigError([f"{directory} has the farms {names}: name one with --farm"])
+    return found[0]
+
+
+def _window(stored: StoredFarm, days: float | None) -> tuple[str, int, str]:
+    """The id of the farm, the farm time at which the page begins, and the first date to read for it."""
+    files = stored.files() if days is None else stored.files(stored.newest_date)
+    if not files:
+        raise ConfigError([f"{stored.directory} has no rankings of the farm {stored.name}"])
     # A farm that was made anew under its old name has another id: the newest one counts.
-    farm_id = newest["farm_id"]
-    rows = [row for row in rows if row["farm_id"] == farm_id and row["farm_time_ms"] >= begin_ms]
-    return names[0], farm_id, rows
+    newest = max(files, key=lambda each: each.newest_ms)
+    if days is None:
+        return newest.farm_id, 0, ""
+    begin_ms = max(0, newest.newest_ms - round(days * PERIODS_MS["day"]))
+    # The first change is one from the row before it.
+    return newest.farm_id, begin_ms, date_of(max(0, begin_ms - LONGEST_MS))
 
 
-def _texts(directory: Path, farm: str, farm_id: str, indexes: list[int]) -> dict[int, _Ranking]:
+def _texts(stored: StoredFarm, farm_id: str, since: str, indexes: list[int]) -> dict[int, _Ranking]:
     """What the rankings at ``indexes`` say besides."""
-    if not indexes:
-        return {}
-    table = read_rankings(directory, ["ranking"], farm=farm, indexes=indexes)
-    return {
-        row["log_index"]: msgspec.json.decode(row["ranking"], type=_Ranking)
-        for row in table.to_pylist()
-        if row["farm_id"] == farm_id
-    }
+    rows = stored.rows(farm_id, ["ranking"], since=since, indexes=indexes)
+    return {row["log_index"]: msgspec.json.decode(row["ranking"], type=_Ranking) for row in rows}
 
 
-def _word(member: int, row: Mapping[str, Any]) -> str:
-    """What the lane of ``member`` shows for a row."""
-    if member == row["publisher"]:
-        return "publisher"
-    if member in row["holders"]:
-        return "holder"
-    return "recent" if member in row["recent"] else ""
-
-
-def _change(
-    before: Mapping[str, Any] | None, row: Mapping[str, Any], texts: Mapping[int, _Ranking]
-) -> dict[str, Any]:
+def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
     """A line of the table: what differs from the row before."""
+    row = change.row
     text = texts[row["log_index"]]
-    told = [_told(name, before, row, text) for name in row["changed"] if name != "order"]
+    told = [_told(name, change.before, row, text) for name in row["changed"] if name != "order"]
     return {
         "index": row["log_index"],
         "time_ms": row["farm_time_ms"],

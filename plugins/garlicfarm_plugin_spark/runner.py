@@ -300,7 +300,7 @@ class QueryRunner:
             return writer.format("garlicfarm").options(**sink_options(job)).start()
         from garlicfarm_plugin_spark.parquet import ParquetSink
 
-        return writer.foreachBatch(ParquetSink(self._session.spark, where)).start()
+        return writer.foreachBatch(ParquetSink(self._session.spark, where, job.rows)).start()
 
     async def _view(self, receive: trio.MemoryReceiveChannel[_Ranking]) -> None:
         with suppress(trio.ClosedResourceError):

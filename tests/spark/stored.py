@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.dataset
 
 from garlicfarm.raft.types import Entry
-from garlicfarm_plugin_spark.files import LocalFiles
-from garlicfarm_plugin_spark.parquet import encoded, parts
+from garlicfarm_plugin_spark.parquet import encoded, parts, unrepeated
+from garlicfarm_plugin_spark.place import LocalPlace
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 
 FARM_ID = "07" * 16
@@ -46,7 +47,7 @@ def write(directory: Path, rows: Iterable[Mapping[str, Any]]) -> list[str]:
     )
     names = []
     for name, part in parts(table):
-        LocalFiles(directory).add(name, encoded(part))
+        LocalPlace(directory).add(name, encoded(part))
         names.append(name)
     return names
 
@@ -58,3 +59,12 @@ def write_in_batches(directory: Path, rows: Sequence[Mapping[str, Any]], seed: i
         end = begin + chance.randint(1, most)
         write(directory, rows[begin:end])
         begin = end
+
+
+def read_rankings(directory: Path, columns: Sequence[str]) -> pyarrow.Table:
+    """All rows at once, each index once, by farm, its id and index."""
+    partitions = pyarrow.dataset.partitioning(
+        pyarrow.schema([("farm", pyarrow.string()), ("date", pyarrow.string())]), flavor="hive"
+    )
+    found = pyarrow.dataset.dataset(directory, format="parquet", partitioning=partitions)
+    return unrepeated(found.to_table(columns=["farm", "farm_id", "log_index", *columns]))

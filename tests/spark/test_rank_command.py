@@ -24,12 +24,12 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from garlicfarm.errors import AuthError, ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.java import find_java_home
-from garlicfarm_plugin_spark.parquet import read_rankings
 from garlicfarm_plugin_spark.ranking import Fold
 from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
+from tests.spark.stored import read_rankings
 from tests.spark.test_rank_places import write_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

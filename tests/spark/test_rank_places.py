@@ -10,9 +10,8 @@ import pytest
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
 from garlicfarm_plugin_spark.feed import Nodes
-from garlicfarm_plugin_spark.files import is_uri
 from garlicfarm_plugin_spark.job import Job
-from garlicfarm_plugin_spark.place import LocalPlace, location
+from garlicfarm_plugin_spark.place import LocalPlace, is_uri, location
 
 NODES = Nodes((), "", "u", Path("p"))
 SETTINGS = {"spark.sql.shuffle.partitions": "1"}

@@ -8,11 +8,12 @@ from garlicfarm_plugin_spark.charts import (
     WIDTH,
     Axis,
     Bar,
+    Curve,
+    Lane,
+    State,
+    States,
     bars,
-    lanes,
-    lines,
     score_ticks,
-    states,
 )
 
 HOUR_MS = 3_600_000
@@ -27,9 +28,24 @@ def row(time_ms: int, word: str = "", **scores: int) -> dict[str, Any]:
     }
 
 
-def says(each: Any) -> str:
-    word: str = each["word"]
-    return word
+def states(rows: list[dict[str, Any]]) -> list[State]:
+    found = States()
+    return [state for state in map(found.follow, rows) if state is not None]
+
+
+def lanes(axis: Axis, spans: list[State]) -> list[tuple[int, int, str]]:
+    lane = Lane()
+    for begin_ms, end_ms, each in spans:
+        lane.add(axis.columns(begin_ms, end_ms), each["word"])
+    return lane.stretches()
+
+
+def lines(axis: Axis, spans: list[State], member: int) -> list[str]:
+    curve = Curve()
+    for begin_ms, end_ms, each in spans:
+        if member in each["scores"]:
+            curve.add(axis.columns(begin_ms, end_ms), each["scores"][member])
+    return curve.lines((500_000, 700_000), 100)
 
 
 def test_states_hold_until_the_next_row_but_for_two_hours_only() -> None:
@@ -39,7 +55,7 @@ def test_states_hold_until_the_next_row_but_for_two_hours_only() -> None:
         (5, 10),
         (10, 2 * HOUR_MS + 10),
     ]
-    assert list(states(rows[:2])) == []
+    assert states(rows[:2]) == []
 
 
 def test_columns_of_a_time_have_all_of_it() -> None:
@@ -55,36 +71,33 @@ def test_columns_of_a_time_have_all_of_it() -> None:
 def test_lane_shows_what_held_for_most_of_a_column() -> None:
     axis = Axis(T0, T0 + WIDTH * 10)
     rows = [row(T0, "a"), row(T0 + 14, "b"), row(T0 + 30), row(T0 + 60, "a"), row(T0 + WIDTH * 10)]
-    assert lanes(axis, list(states(rows)), says) == [(0, 1, "a"), (1, 2, "b"), (6, WIDTH - 6, "a")]
+    assert lanes(axis, states(rows)) == [(0, 1, "a"), (1, 2, "b"), (6, WIDTH - 6, "a")]
 
 
 def test_lane_of_a_long_history_is_as_wide_as_any() -> None:
     rows = [row(T0 + number * HOUR_MS, "ab"[number % 2]) for number in range(20_000)]
-    spans = list(states(rows))
-    found = lanes(Axis(spans[0].begin_ms, spans[-1].end_ms), spans, says)
+    spans = states(rows)
+    found = lanes(Axis(spans[0].begin_ms, spans[-1].end_ms), spans)
     assert sum(width for _, width, _ in found) == WIDTH
 
 
 def test_line_has_a_gap_where_there_is_no_score() -> None:
     axis = Axis(T0, T0 + WIDTH * 10)
     rows = [row(T0, m1=600_000), row(T0 + 10, m1=700_000), row(T0 + 20), row(T0 + 8990, m1=500_000)]
-    spans = list(states([*rows, row(T0 + 9000)]))
-    assert lines(axis, spans, 1, (500_000, 700_000), 100) == ["0,50.0 1,0.0 2,0.0", "899,100.0 900,100.0"]
-    assert lines(axis, spans, 2, (500_000, 700_000), 100) == []
+    spans = states([*rows, row(T0 + 9000)])
+    assert lines(axis, spans, 1) == ["0,50.0 1,0.0 2,0.0", "899,100.0 900,100.0"]
+    assert lines(axis, spans, 2) == []
 
 
 def test_score_axis_has_a_few_round_numbers_around_all_scores() -> None:
-    def ticks(*scores: int) -> list[int]:
-        return score_ticks(states([row(T0 + at, m1=score) for at, score in enumerate([*scores, 0])]))
-
-    assert ticks(650_001, 849_000) == [650_000, 700_000, 750_000, 800_000, 850_000]
-    assert ticks(512_345) == [510_000, 520_000, 530_000]
-    assert ticks(0, 1_000_000) == [0, 500_000, 1_000_000]
+    assert score_ticks(650_001, 849_000) == [650_000, 700_000, 750_000, 800_000, 850_000]
+    assert score_ticks(512_345, 512_345) == [510_000, 520_000, 530_000]
+    assert score_ticks(0, 1_000_000) == [0, 500_000, 1_000_000]
     for low in range(0, 1_000_000, 7_000):
-        found = ticks(low, 1_000_000)
+        found = score_ticks(low, 1_000_000)
         assert 3 <= len(found) <= 6
         assert found[0] <= low < 1_000_000 <= found[-1]
-    assert score_ticks([]) == [0, 10_000, 20_000]
+    assert score_ticks(0, 0) == [0, 10_000, 20_000]
 
 
 def test_time_axis_has_round_dates() -> None:

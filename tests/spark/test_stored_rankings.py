@@ -12,16 +12,15 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 import pandas
-import pyarrow.dataset
 import pyarrow.parquet
 
 from garlicfarm.durable_files import move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark import files
+from garlicfarm_plugin_spark import place
 from garlicfarm_plugin_spark.compact import Merged, compact
-from garlicfarm_plugin_spark.parquet import read_rankings
+from garlicfarm_plugin_spark.stored_rows import stored_farms
 from tests.spark.script import many_entries
-from tests.spark.stored import ranked, write, write_in_batches
+from tests.spark.stored import ranked, read_rankings, write, write_in_batches
 
 pytestmark = pytest.mark.spark
 
@@ -34,18 +33,24 @@ def names(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*.p*")}
 
 
-def indexes(directory: Path, **options: Any) -> list[int]:
-    found: list[int] = read_rankings(directory, [], **options)["log_index"].to_pylist()
-    return found
+def rows_of(directory: Path, columns: list[str], farm: str | None = None) -> list[dict[str, Any]]:
+    return [
+        row
+        for each in stored_farms(directory, farm)
+        for farm_id in sorted({file.farm_id for file in each.files()})
+        for row in each.rows(farm_id, columns)
+    ]
+
+
+def indexes(directory: Path, farm: str | None = None) -> list[int]:
+    return [row["log_index"] for row in rows_of(directory, [], farm)]
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_in_batches(tmp_path, ROWS, seed=1)
     columns = ["publisher", "holders", "changed", "scores", "ranking"]
-    found = read_rankings(tmp_path, columns).to_pylist()
-    for row in found:
-        row["scores"] = dict(row["scores"])
-    assert found == [{name: row[name] for name in ("farm", "farm_id", "log_index", *columns)} for row in ROWS]
+    names = ("farm", "farm_id", "log_index", *columns)
+    assert rows_of(tmp_path, columns) == [{name: row[name] for name in names} for row in ROWS]
 
 
 def test_files_of_a_repeated_batch_are_those_that_are_there(tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_file_that_was_being_written_at_a_kill_is_no_row(
     def die(part: Path, path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "move_into_place", die)
+    monkeypatch.setattr(place, "move_into_place", die)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, ROWS[10:20])
     assert indexes(tmp_path) == INDEXES[:10]
@@ -98,22 +103,22 @@ def test_rows_of_one_farm_are_read_without_the_others(tmp_path: Path) -> None:
     write(tmp_path, ROWS[:5])
     write(tmp_path, [{**row, "farm": "7", "farm_id": "08" * 16} for row in ROWS[5:8]])
     assert indexes(tmp_path, farm="7") == INDEXES[5:8]
-    assert read_rankings(tmp_path, [])["farm"].to_pylist() == ["7"] * 3 + ["farm"] * 5
+    assert [row["farm"] for row in rows_of(tmp_path, [])] == ["7"] * 3 + ["farm"] * 5
     with pytest.raises(ConfigError, match="has no rankings of the farm barn"):
-        read_rankings(tmp_path, [], farm="barn")
+        indexes(tmp_path, farm="barn")
 
 
 def test_directory_without_rankings_says_what_adds_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no rankings: `garlicfarm rank --sink parquet:"):
-        read_rankings(tmp_path, [])
+        indexes(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_rankings(tmp_path / "none", [])
+        indexes(tmp_path / "none")
     (tmp_path / "letter.txt").write_text("dear farm")
     with pytest.raises(ConfigError, match="has files that are no rankings"):
-        read_rankings(tmp_path, [])
+        indexes(tmp_path)
     (tmp_path / "_spark_metadata").mkdir()
     with pytest.raises(ConfigError, match="was written by an earlier version"):
-        read_rankings(tmp_path, [])
+        indexes(tmp_path)
 
 
 def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_compact_killed_at_any_step_loses_and_repeats_nothing(
         os.unlink(path)
         die()
 
-    where = ((files, "move_into_place", die), (Path, "unlink", die), (Path, "unlink", unlink_one))[step]
+    where = ((place, "move_into_place", die), (Path, "unlink", die), (Path, "unlink", unlink_one))[step]
     monkeypatch.setattr(*where)
     with pytest.raises(KeyboardInterrupt):
         list(compact(tmp_path))
@@ -187,7 +192,7 @@ def test_compact_beside_a_writer_leaves_its_new_files(
         move_into_place(part, path)
         write(tmp_path, ROWS[100:130])
 
-    monkeypatch.setattr(files, "move_into_place", move)
+    monkeypatch.setattr(place, "move_into_place", move)
     list(compact(tmp_path))
     assert indexes(tmp_path) == INDEXES[:130]
 
@@ -215,20 +220,45 @@ def test_compact_of_what_is_no_directory_of_rankings_says_so(tmp_path: Path) -> 
     assert (folder / "1.parquet").exists()
 
 
-def test_reader_that_meets_a_compaction_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was listed is gone when it is opened."""
+def test_reader_that_meets_a_compaction_goes_on_after_its_newest_row(tmp_path: Path) -> None:
+    """Files that were listed are gone when they are opened."""
     write_in_batches(tmp_path, ROWS[:100], seed=8)
-    other = tmp_path.with_name("other")
-    shutil.copytree(tmp_path, other)
-    list(compact(other))
-    made = pyarrow.dataset.dataset
+    (farm,) = stored_farms(tmp_path)
+    rows = farm.rows(ROWS[0]["farm_id"], [])
+    first = next(rows)
+    list(compact(tmp_path))
+    assert [first["log_index"], *(row["log_index"] for row in rows)] == INDEXES[:100]
 
-    def meet(*given: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        found = made(*given, **options)
-        list(compact(tmp_path))
-        return found
 
-    monkeypatch.setattr("pyarrow.dataset.dataset", meet)
-    assert indexes(tmp_path) == INDEXES[:100]
-    assert names(tmp_path) == names(other)
+def test_reader_whose_files_vanish_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_in_batches(tmp_path, ROWS[:100], seed=8)
+    (farm,) = stored_farms(tmp_path)
+    listed = farm.files()
+    shutil.rmtree(tmp_path / "farm=farm")
+    monkeypatch.setattr("garlicfarm_plugin_spark.stored_rows.StoredFarm.files", lambda self, since: listed)
+    with pytest.raises(ConfigError, match=r"cannot be read \(.*No such file"):
+        list(farm.rows(ROWS[0]["farm_id"], []))
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        (["publisher"], "its footer names no single farm_id, log_index and farm_time_ms"),
+        (["farm_id", "log_index", "farm_time_ms"], "it has no column publisher"),
+    ],
+)
+def test_file_of_other_columns_is_no_ranking(tmp_path: Path, columns: list[str], why: str) -> None:
+    (name,) = write(tmp_path, ROWS[5:6])
+    path = tmp_path / name
+    pyarrow.parquet.write_table(pyarrow.parquet.ParquetFile(path).read(columns), path)
+    with pytest.raises(ConfigError, match=f"has files that are no rankings: {path.name} .{why}"):
+        rows_of(tmp_path, ["publisher"])
+
+
+def test_file_that_is_not_by_index_is_no_ranking(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, ROWS[5:8])
+    path = tmp_path / name
+    table = pyarrow.parquet.ParquetFile(path).read()
+    pyarrow.parquet.write_table(table.take([0, 2, 1]), path)
+    with pytest.raises(ConfigError, match="its rows are not in the order of their indexes"):
+        indexes(tmp_path)

@@ -1,0 +1,161 @@
+"""What a page says of a farm's rows, however many there are: two passes over them, in bounded memory.
+
+The first pass finds what the second one needs: where the charts begin and end, and in which parts of a
+member's scores its percentiles are. All scores of a year would be up to a million numbers for each member.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from garlicfarm_plugin_spark.charts import WIDTH, Axis, Bar, Curve, Lane, States, bars
+from garlicfarm_plugin_spark.history import SCORE_SHARES, WHOLE_MS, Course, Figures, Share, Sums
+from garlicfarm_plugin_spark.period import bounds
+
+__all__ = ["MOST_BARS", "Change", "Charts", "Outline"]
+
+MOST_BARS = WIDTH
+"""More could not be told apart. If there were more, each is of several periods."""
+
+_SCORES_STEP = 1_000
+
+Row = Mapping[str, Any]
+
+
+class Change(NamedTuple):
+    """A row that says what changed, and the one before it; None: there is none."""
+
+    before: Row | None
+    row: Row
+
+
+class Outline:
+    """The first pass, of rows with the columns `history.INPUT` and ``changed``, by index."""
+
+    def __init__(self, begin_ms: int, most_changes: int) -> None:
+        """``begin_ms``: rows before this farm time only tell the first one what was before it."""
+        self.first_index = self.last_index = 0
+        self.begin_ms = self.end_ms = 0
+        self.lowest: int | None = None
+        self.highest: int | None = None
+        self.changes_of_publisher = 0
+        self.changes: deque[Change] = deque(maxlen=most_changes)
+        """the newest, without those of the order alone"""
+        self._least_ms = begin_ms
+        self._before: Row | None = None
+        self._states = States()
+        self._whole = _Whole(None)
+
+    def follow(self, row: Row) -> None:
+        before, self._before = self._before, row
+        if row["farm_time_ms"] < self._least_ms:
+            return
+        if not self.first_index:
+            self.first_index = row["log_index"]
+        elif "publisher" in row["changed"]:
+            self.changes_of_publisher += 1
+        self.last_index = row["log_index"]
+        if {*row["changed"]} - {"order"}:
+            self.changes.append(Change(before, row))
+        self._whole.follow(row)
+        state = self._states.follow(row)
+        if state is not None:
+            self.begin_ms, self.end_ms = self.begin_ms or state.begin_ms, state.end_ms
+            if scores := state.row["scores"].values():
+                least, most = min(scores), max(scores)
+                self.lowest = least if self.lowest is None else min(self.lowest, least)
+                self.highest = most if self.highest is None else max(self.highest, most)
+
+    @property
+    def axis(self) -> Axis | None:
+        """None: there are no two rows at different times."""
+        return Axis(self.begin_ms, max(self.end_ms, self.begin_ms + 60_000)) if self.begin_ms else None
+
+    @property
+    def members(self) -> list[int]:
+        return sorted(self._whole.sums)
+
+    def parts(self) -> dict[int, frozenset[int]]:
+        """For each member the parts of its scores, by their lowest one, that its percentiles are in."""
+        return {
+            member: frozenset(chain(*bounds(sums.scores, SCORE_SHARES)))
+            for member, sums in self._whole.sums.items()
+            if sums.scores
+        }
+
+
+class Charts:
+    """The second pass, of the rows that the outline counted."""
+
+    def __init__(self, outline: Outline, axis: Axis, period_ms: int, shown: Iterable[int]) -> None:
+        """``period_ms``: of a bar, one of `PERIODS_MS`. ``shown``: the members that have charts."""
+        periods = axis.end_ms // period_ms - axis.begin_ms // period_ms + 1
+        self.periods_a_bar = -(-periods // (MOST_BARS - 1))  # one more where the first begins before the axis
+        self._bar_ms = period_ms * self.periods_a_bar
+        self._axis = axis
+        self.lanes = {member: Lane() for member in shown}
+        self.curves = {member: Curve() for member in shown}
+        self._bars: dict[int, list[dict[str, Any]]] = {member: [] for member in self.lanes}
+        self._figures = Figures(self._bar_ms)
+        self._states = States()
+        self._least_ms = outline._least_ms
+        self._whole = _Whole(outline.parts())
+
+    def follow(self, row: Row) -> None:
+        if row["farm_time_ms"] < self._least_ms:
+            return
+        self._whole.follow(row)
+        self._keep(self._figures.follow(row))
+        state = self._states.follow(row)
+        if state is not None:
+            columns = [*self._axis.columns(state.begin_ms, state.end_ms)]
+            for member, lane in self.lanes.items():
+                lane.add(columns, _word(member, state.row))
+                score = state.row["scores"].get(member)
+                if score is not None:
+                    self.curves[member].add(columns, score)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The figures of all the time, by member."""
+        return [{"member": member, **sums.figures()} for member, sums in sorted(self._whole.sums.items())]
+
+    def bars(self, member: int, height: int) -> list[Bar]:
+        self._keep(self._figures.rest())
+        return bars(self._axis, self._bars[member], self._bar_ms, height)
+
+    def _keep(self, figures: Iterable[dict[str, Any]]) -> None:
+        for each in figures:
+            if each["member"] in self._bars:
+                self._bars[each["member"]].append(each)
+
+
+class _Whole:
+    """Of each member the figures of all the time. Scores outside of ``parts`` count as the lowest one of
+    theirs: percentiles within those parts stay exact."""
+
+    def __init__(self, parts: Mapping[int, frozenset[int]] | None) -> None:
+        self.sums: defaultdict[int, Sums] = defaultdict(Sums)
+        self._parts = parts or {}
+        self._course = Course()
+
+    def follow(self, row: Row) -> None:
+        for share in self._course.follow(row, WHOLE_MS):
+            self.sums[share.member].add(self._rounded(share))
+
+    def _rounded(self, share: Share) -> Share:
+        if share.score is None:
+            return share
+        part = share.score - share.score % _SCORES_STEP
+        return share if part in self._parts.get(share.member, ()) else share._replace(score=part)
+
+
+def _word(member: int, row: Row) -> str:
+    """What the lane of ``member`` shows for a row."""
+    if member == row["publisher"]:
+        return "publisher"
+    if member in row["holders"]:
+        return "holder"
+    return "recent" if member in row["recent"] else ""

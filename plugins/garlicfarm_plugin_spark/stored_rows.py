@@ -1,0 +1,242 @@
+"""The rows of stored rankings in the order of their indexes, in bounded memory.
+
+Farm time may go back, so dates alone do not give that order. The files of a farm are merged: a file is opened
+when the merge has come to its first index, and closed after its last one. So only files whose indexes overlap
+are open together, where dates meet or a second query stored the same rows.
+
+It works beside a writer and beside `rank compact`. Where a file is gone that was listed, its rows are in
+another one by then: the files are listed again, and the merge continues after the newest index.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
+
+__all__ = ["StoredFarm", "StoredFile", "stored_farms"]
+
+_BATCH_ROWS = 256
+"""Rows of a large farm take tens of kB as Python's own types."""
+
+_BUFFER_BYTES = 1 << 20
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What the footer of a file says of its rows."""
+
+    path: Path
+    farm_id: str
+    first: int
+    """index"""
+    last: int
+    newest_ms: int
+    """farm time"""
+
+
+@dataclass(frozen=True)
+class StoredFarm:
+    """The rankings of the farms of one name, which has an id of its own each time that it was made anew."""
+
+    directory: Path
+    name: str
+
+    @property
+    def newest_date(self) -> str:
+        """As 2026-11-23. Raises `ConfigError`: there are no rankings."""
+        dates = [path.parent.name.partition("=")[2] for path in self._paths("")]
+        if not dates:
+            raise _none(self.directory, self.name)
+        return max(dates)
+
+    def files(self, since: str = "") -> list[StoredFile]:
+        """Those of dates from ``since`` on, which is as 2026-11-23."""
+        for attempt in count(1):
+            try:
+                found = (_described(path) for path in self._paths(since))
+                return [each for each in found if each is not None]
+            except FileNotFoundError as error:
+                if attempt == _ATTEMPTS:
+                    raise _unreadable(self.directory, error) from error
+        raise AssertionError
+
+    def rows(
+        self,
+        farm_id: str,
+        columns: Sequence[str],
+        *,
+        since: str = "",
+        upto: int | None = None,
+        indexes: Collection[int] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Each index once, in order.
+
+        :param columns: of `rankings`. ``farm``, ``farm_id`` and ``log_index`` are there anyway.
+        :param since: only of dates from this one on, as 2026-11-23.
+        :param upto: only up to this index.
+        :param indexes: only these.
+        :raises ConfigError: a file cannot be read, or is no file of rankings.
+        """
+        newest, attempts = -1, 0
+        while True:
+            due = [
+                each
+                for each in self.files(since)
+                if each.farm_id == farm_id
+                and each.last > newest
+                and (upto is None or each.first <= upto)
+                and (indexes is None or any(each.first <= index <= each.last for index in indexes))
+            ]
+            try:
+                for row in _merged(due, ["log_index", *columns], indexes):
+                    if row["log_index"] > newest:
+                        newest, attempts = row["log_index"], 0
+                        if upto is not None and newest > upto:
+                            return
+                        yield {"farm": self.name, "farm_id": farm_id, **row}
+                return
+            except FileNotFoundError as error:
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise _unreadable(self.directory, error) from error
+
+    def _paths(self, since: str) -> Iterator[Path]:
+        """Raises `ConfigError`: there is something else."""
+        for date in _names(self.directory / f"farm={self.name}", "date="):
+            if date >= since:
+                for path in _names(self.directory / f"farm={self.name}" / f"date={date}", ""):
+                    yield self.directory / f"farm={self.name}" / f"date={date}" / path
+
+
+def stored_farms(directory: Path, name: str | None = None) -> list[StoredFarm]:
+    """The farms that have rankings in ``directory``, by name; or only the one of this ``name``.
+
+    Raises `ConfigError`: there are none, or there is something else.
+    """
+    if is_uri(str(directory)) and not directory.exists():
+        raise ConfigError([f"{directory} is no path of this machine: mount it, or read it with Spark"])
+    check_directory(LocalPlace(directory))
+    found = [
+        farm
+        for farm in (StoredFarm(directory, each) for each in _names(directory, "farm="))
+        if name in (None, farm.name) and next(farm._paths(""), None) is not None
+    ]
+    if not found:
+        raise _none(directory, name)
+    return found
+
+
+def _none(directory: Path, name: str | None) -> ConfigError:
+    of = "" if name is None else f" of the farm {name}"
+    return ConfigError(
+        [f"{directory} has no rankings{of}: `garlicfarm rank --sink parquet:{directory}` adds them"]
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError([f"{path} cannot be read ({error.strerror or error})"])
+
+
+def _names(folder: Path, prefix: str) -> list[str]:
+    """What is in a folder, without ``prefix``, by name; what readers of Parquet pass over is left out."""
+    try:
+        found = [path.name for path in folder.iterdir() if path.name[0] not in "._"]
+    except NotADirectoryError as error:
+        raise _foreign(folder, "it is a file") from error
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    for each in found:
+        if not each.startswith(prefix):
+            raise _foreign(folder / each, f"its name does not begin with {prefix}")
+    return sorted(each.removeprefix(prefix) for each in found)
+
+
+def _foreign(path: Path, why: object) -> ConfigError:
+    said = str(why).partition("\n")[0]
+    return ConfigError([f"{path.parent} has files that are no rankings: {path.name} ({said})"])
+
+
+@contextmanager
+def _read(path: Path) -> Iterator[None]:
+    """Raises `FileNotFoundError` as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except pyarrow.ArrowException as error:
+        raise _foreign(path, error) from error
+
+
+def _described(path: Path) -> StoredFile | None:
+    """None: it has no rows."""
+    ranges: dict[str, tuple[Any, Any]] = {}
+    with _read(path):
+        footer = pyarrow.parquet.read_metadata(path)
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                name, found = column.path_in_schema, column.statistics
+                if name in ("farm_id", "log_index", "farm_time_ms") and found and found.has_min_max:
+                    low, high = ranges.get(name, (found.min, found.max))
+                    ranges[name] = min(low, found.min), max(high, found.max)
+    if not footer.num_rows:
+        return None
+    if len(ranges) < 3 or ranges["farm_id"][0] != ranges["farm_id"][1]:
+        raise _foreign(path, "its footer names no single farm_id, log_index and farm_time_ms")
+    return StoredFile(path, ranges["farm_id"][0], *ranges["log_index"], ranges["farm_time_ms"][1])
+
+
+def _merged(
+    files: Sequence[StoredFile], columns: list[str], indexes: Collection[int] | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of files by index; of equal indexes that of the file which begins first."""
+    waiting = deque(sorted(files, key=lambda each: (each.first, each.path.name)))
+    # By index, then by when the file was opened: rows are never compared.
+    merge: list[tuple[int, int, dict[str, Any], Iterator[dict[str, Any]]]] = []
+    opened = count()
+    while waiting or merge:
+        while waiting and (not merge or waiting[0].first <= merge[0][0]):
+            rows = _rows(waiting.popleft().path, columns, indexes)
+            if (row := next(rows, None)) is not None:
+                heapq.heappush(merge, (row["log_index"], next(opened), row, rows))
+        if merge:
+            _, number, row, rows = merge[0]
+            yield row
+            if (following := next(rows, None)) is None:
+                heapq.heappop(merge)
+            else:
+                heapq.heapreplace(merge, (following["log_index"], number, following, rows))
+
+
+def _rows(path: Path, columns: list[str], indexes: Collection[int] | None) -> Iterator[dict[str, Any]]:
+    """The rows of one file."""
+    newest = -1
+    with _read(path), pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+        if missing := {*columns} - {*file.schema_arrow.names}:
+            raise _foreign(path, f"it has no column {', '.join(sorted(missing))}")
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+            if indexes is not None:
+                among = pyarrow.array(indexes, pyarrow.int64())
+                batch = batch.filter(pyarrow.compute.is_in(batch["log_index"], value_set=among))
+            for row in batch.to_pylist():
+                if row["log_index"] < newest:
+                    raise _foreign(path, "its rows are not in the order of their indexes")
+                newest = row["log_index"]
+                if "scores" in row:
+                    row["scores"] = dict(row["scores"])
+                yield row

@@ -1,0 +1,91 @@
+"""A history computed from all rows at once: what the commands must say, which keep only a few."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from garlicfarm_plugin_spark.charts import WIDTH, Axis
+from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, Course, Sums
+from garlicfarm_plugin_spark.period import PERIODS_MS
+from tests.spark.stored import read_rankings
+
+Row = Mapping[str, Any]
+
+
+class Span(NamedTuple):
+    begin_ms: int
+    end_ms: int
+    row: Row
+
+
+def rows_of(directory: Path) -> list[dict[str, Any]]:
+    """By farm, its id and index."""
+    rows = read_rankings(directory, [*INPUT[3:], "changed"]).to_pylist()
+    return [{**row, "scores": dict(row["scores"])} for row in rows]
+
+
+def newest_days(rows: list[dict[str, Any]], days: float) -> list[dict[str, Any]]:
+    newest_ms = max(row["farm_time_ms"] for row in rows)
+    begin_ms = newest_ms - round(days * PERIODS_MS["day"])
+    return [row for row in rows if row["farm_time_ms"] >= begin_ms]
+
+
+def figures(rows: list[dict[str, Any]], period_ms: int) -> list[dict[str, Any]]:
+    """By farm, id, period and member."""
+    courses: defaultdict[str, Course] = defaultdict(Course)
+    sums: defaultdict[tuple[str, str, int, int], Sums] = defaultdict(Sums)
+    for row in rows:
+        for share in courses[row["farm_id"]].follow(row, period_ms):
+            start_ms = share.time_ms - share.time_ms % period_ms
+            sums[row["farm"], row["farm_id"], start_ms, share.member].add(share)
+    names = ("farm", "farm_id", "period_ms", "member")
+    return [{**dict(zip(names, of, strict=True)), **each.figures()} for of, each in sorted(sums.items())]
+
+
+def spans(rows: list[dict[str, Any]]) -> Iterator[Span]:
+    before, begin_ms = None, 0
+    for row in rows:
+        time_ms = max(begin_ms, row["farm_time_ms"])
+        if before is not None and begin_ms:
+            end_ms = min(time_ms, begin_ms + LONGEST_MS)
+            if end_ms > begin_ms:
+                yield Span(begin_ms, end_ms, before)
+        before, begin_ms = row, time_ms
+
+
+def axis_of(found: Sequence[Span]) -> Axis:
+    return Axis(found[0].begin_ms, max(found[-1].end_ms, found[0].begin_ms + 60_000))
+
+
+def word(member: int, row: Row) -> str:
+    if member == row["publisher"]:
+        return "publisher"
+    if member in row["holders"]:
+        return "holder"
+    return "recent" if member in row["recent"] else ""
+
+
+def lane(axis: Axis, found: Sequence[Span], member: int) -> list[tuple[int, int, str]]:
+    """(first column, number of columns, word)"""
+    shares: list[dict[str, float]] = [{} for _ in range(WIDTH)]
+    for begin_ms, end_ms, row in found:
+        for column, ms in axis.columns(begin_ms, end_ms):
+            shares[column][word(member, row)] = shares[column].get(word(member, row), 0.0) + ms
+    words = [max(share, key=share.__getitem__, default="") for share in shares]
+    stretches = ((each, [*columns]) for each, columns in groupby(range(WIDTH), key=words.__getitem__))
+    return [(columns[0], len(columns), each) for each, columns in stretches if each]
+
+
+def means(axis: Axis, found: Sequence[Span], member: int) -> dict[int, float]:
+    """Column → mean score."""
+    sums: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for begin_ms, end_ms, row in found:
+        if member in row["scores"]:
+            for column, ms in axis.columns(begin_ms, end_ms):
+                sums[column][0] += row["scores"][member] * ms
+                sums[column][1] += ms
+    return {column: total / ms for column, (total, ms) in sums.items()}
