@@ -39,12 +39,17 @@ def ranked(log: Sequence[Entry], kind: Rows = "changes", farm_id: str = FARM_ID)
     return [{**row, "farm_id": farm_id} for row in Fold("farm").rankings(entries, kind)]
 
 
-def write(directory: Path, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """As the sink writes one batch; the files' names."""
-    table = pyarrow.Table.from_pylist(
+def table_of(rows: Iterable[Mapping[str, Any]]) -> pyarrow.Table:
+    """What the sink gets of a batch."""
+    return pyarrow.Table.from_pylist(
         [{**row, "scores": [*row["scores"].items()], "skipped": [*row["skipped"].items()]} for row in rows],
         SCHEMA,
     )
+
+
+def write(directory: Path, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """As the sink writes one batch; the files' names."""
+    table = table_of(rows)
     names = []
     for name, part in parts(table):
         LocalPlace(directory).add(name, encoded(part))

@@ -151,7 +151,7 @@ def test_percentiles_of_a_long_time_are_exact_though_scores_are_counted_in_parts
 
 
 def test_bars_of_a_long_time_are_of_several_periods(tmp_path: Path) -> None:
-    write(tmp_path, made_rows(130, 5, a_day=26))
+    write(tmp_path, made_rows(130, 5, a_day=12))
     _, found = charts(tmp_path, HOUR_MS)
     assert found.periods_a_bar == 4
     assert overview.MOST_BARS / 2 < len(found.bars(1, 36)) <= WIDTH
