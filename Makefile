@@ -117,7 +117,7 @@ bench: .venv/bench ## what an entry costs, beside etcd (make bench-debs) and PyS
 		.venv/bin/python -m benchmarks.$$each || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
-	@status=0; for each in whatif "spark --memory" spark_farms; do \
+	@status=0; for each in whatif history "spark --memory" spark_farms; do \
 		.venv/bin/python -m benchmarks.$$each || status=1; done; exit $$status
 
 bench-i2p: .venv/base ## what a farm costs in round trips where I2P is slow: real routers (needs i2pd, iproute2); fails where a limit is not kept

@@ -169,12 +169,13 @@ def print_json(schema: str, body: Mapping[str, Any]) -> None:
 
 def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Rows of equal keys on stdout: an aligned table, ``{"schema", "rows"}``, or a JSON line each."""
+    if output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
     rows = list(rows)
     if output == "json":
         print_json(schema, {"rows": rows})
-    elif output == "jsonl":
-        for row in rows:
-            click.echo(json.dumps(row))
     elif rows:
         header = [key.replace("_", " ").upper() for key in rows[0]]
         lines = [header, *([_cell(value) for value in row.values()] for row in rows)]
