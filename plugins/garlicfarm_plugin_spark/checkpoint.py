@@ -11,6 +11,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import Place, check_directory, is_uri, place
+from garlicfarm_plugin_spark.stored_state import is_readable
 
 __all__ = ["check_checkpoint", "check_places", "newest_batch"]
 
@@ -27,6 +28,13 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
     def due(where: str) -> bool:
         return is_uri(where) == (spark is not None)
 
+    if is_uri(job.checkpoint) and not is_readable(job.checkpoint):
+        raise ConfigError(
+            [
+                f"--checkpoint: Spark cannot read back the state at {job.checkpoint}, as its name has"
+                " characters that a URI escapes: name another directory"
+            ]
+        )
     if due(job.checkpoint):
         checkpoint = place(job.checkpoint, spark)
         check_checkpoint(checkpoint, farms, job.only_farm, settings, every=not job.farms)

@@ -13,7 +13,7 @@ from typing import Any
 from garlicfarm.errors import ConfigError, StorageDamaged, StorageVersion
 from garlicfarm.publishing.application import PublisherApplication
 
-__all__ = ["StoredFold", "check_state", "stored_folds"]
+__all__ = ["StoredFold", "check_state", "is_readable", "stored_folds"]
 
 _ESCAPED = re.compile(r"""[\s%<>"{}|\\^`?#\[\]]""")
 _KEY, _VALUE = {"farm_id"}, {"log_index", "snapshot"}  # those of `garlicfarm_plugin_spark.ranking.rankings`
@@ -64,9 +64,15 @@ def stored_folds(spark: Any, checkpoint: str) -> list[StoredFold]:
     return [StoredFold(row["farm_id"], row["log_index"], bytes(row["snapshot"])) for row in rows]
 
 
+def is_readable(checkpoint: str) -> bool:
+    """Whether Spark finds the state at this URI again: that of 4.3 looks for ``a b`` in ``a%20b``. For a
+    directory of this machine `stored_folds` has a way around that."""
+    return checkpoint.startswith("file:") or _ESCAPED.search(checkpoint) is None
+
+
 @contextmanager
 def _readable(checkpoint: str) -> Iterator[str]:
-    """A URI under which Spark finds the state: that of 4.3 looks for ``a b`` in ``a%20b``."""
+    """A URI under which Spark finds the state."""
     kind, _, path = checkpoint.partition(":")
     if _ESCAPED.search(checkpoint) is None or kind != "file":
         yield checkpoint

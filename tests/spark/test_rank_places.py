@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,18 @@ def test_places_that_are_uris_are_not_looked_at_as_paths(
     assert list(tmp_path.iterdir()) == []
     check_places(Job(NODES, ("farm",), "rank", tmp_path, sink="parquet:ranked"), {"farm": "ab"}, SETTINGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank", "ranked"]
+
+
+def test_sink_with_other_rows_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / ".rows").write_text("changes\n")
+    for rows, is_fit in (("changes", True), ("batches", False)):
+        job = Job(NODES, ("farm",), str(tmp_path / "rank"), tmp_path, sink=f"parquet:{tmp_path}", rows=rows)  # type: ignore[arg-type]
+        with nullcontext() if is_fit else pytest.raises(ConfigError, match="of --rows changes, not batches"):
+            check_places(job, {"farm": "ab"}, SETTINGS)
+
+
+@pytest.mark.parametrize("where", ["viewfs://barn/a b", "hdfs://name/a%b", "s3a://bucket/a[1]"])
+def test_checkpoint_that_spark_could_not_read_back_is_refused(tmp_path: Path, where: str) -> None:
+    job = Job(NODES, ("farm",), where, tmp_path)
+    with pytest.raises(ConfigError, match="--checkpoint: Spark cannot read back the state at"):
+        check_places(job, {"farm": "ab"}, SETTINGS)

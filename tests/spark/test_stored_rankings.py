@@ -12,15 +12,17 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 import pandas
+import pyarrow
 import pyarrow.parquet
 
 from garlicfarm.durable_files import move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark import place
 from garlicfarm_plugin_spark.compact import Merged, compact
+from garlicfarm_plugin_spark.parquet import ParquetSink
 from garlicfarm_plugin_spark.stored_rows import stored_farms
 from tests.spark.script import many_entries
-from tests.spark.stored import ranked, read_rankings, write, write_in_batches
+from tests.spark.stored import ranked, read_rankings, table_of, write, write_in_batches
 
 pytestmark = pytest.mark.spark
 
@@ -262,3 +264,53 @@ def test_file_that_is_not_by_index_is_no_ranking(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table.take([0, 2, 1]), path)
     with pytest.raises(ConfigError, match="its rows are not in the order of their indexes"):
         indexes(tmp_path)
+
+
+class Batch:
+    """As Spark hands one to the sink."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def toArrow(self) -> pyarrow.Table:
+        return table_of(self._rows)
+
+
+def sink(directory: Path, rows: Any) -> Any:
+    return ParquetSink(None, str(directory), rows)  # type: ignore[arg-type]
+
+
+def test_directory_keeps_to_the_rows_that_it_has(tmp_path: Path) -> None:
+    """Of two rows at an index with another ``changed`` it would not be defined which counts."""
+    sink(tmp_path, "changes")(Batch(ROWS), 0)
+    sink(tmp_path, "changes")(Batch(ROWS[:9]), 1)
+    for other in ("batches", "entries"):
+        with pytest.raises(ConfigError) as raised:
+            sink(tmp_path, other)
+        assert str(raised.value) == (
+            f"{tmp_path} has the rankings of --rows changes, not {other}: give that, or name another"
+            " directory"
+        )
+    assert indexes(tmp_path) == INDEXES
+    assert {*pandas.read_parquet(tmp_path)["log_index"]} == {*INDEXES}
+
+
+def test_directory_of_the_version_before_has_the_rows_of_the_next_writer(tmp_path: Path) -> None:
+    """It does not say which."""
+    write(tmp_path, ROWS[:9])
+    sink(tmp_path, "entries")
+    with pytest.raises(ConfigError, match="has the rankings of --rows entries, not changes"):
+        sink(tmp_path, "changes")
+
+
+@pytest.mark.parametrize("error", [pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, MemoryError])
+def test_batch_that_arrow_cannot_store_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*given: Any, **options: Any) -> None:
+        raise error("too large\nfor this")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", fail)
+    with pytest.raises(GarlicFarmError) as raised:
+        sink(tmp_path, "changes")(Batch(ROWS), 7)
+    assert str(raised.value) == f"the rows of batch 7 cannot be stored in {tmp_path} (too large)"
