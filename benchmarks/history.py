@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MEMBERS, ROWS_A_DATE = range(1, 17), 5_000
+MEMBERS, ROWS_A_DATE = range(1, 17), 2_000
 DATES, TIMES, MOST = 6, 10, 1.2
 T0, DAY_MS = 1_800_000_000_000, 86_400_000
 COMMANDS = {
     "history": ("history", "-o", "jsonl", "--by", "hour"),
-    "report": ("report",),
-    "report-days": ("report", "--days", "2"),
+    "report": ("report", "--by", "day"),
+    "report-days": ("report", "--by", "day", "--days", "2"),
 }
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,13 @@ class StoredFarm:
     directory: Path
     name: str
 
+    _known: dict[Path, StoredFile | None] = field(default_factory=dict, compare=False)
+
     @property
     def newest_date(self) -> str:
         """As 2026-11-23. Raises `ConfigError`: there are no rankings."""
-        dates = [path.parent.name.partition("=")[2] for path in self._paths("")]
+        with _listed(self.directory):
+            dates = [path.parent.name.partition("=")[2] for path in self._paths("")]
         if not dates:
             raise _none(self.directory, self.name)
         return max(dates)
@@ -66,12 +69,8 @@ class StoredFarm:
     def files(self, since: str = "") -> list[StoredFile]:
         """Those of dates from ``since`` on, which is as 2026-11-23."""
         for attempt in count(1):
-            try:
-                found = (_described(path) for path in self._paths(since))
-                return [each for each in found if each is not None]
-            except FileNotFoundError as error:
-                if attempt == _ATTEMPTS:
-                    raise _unreadable(self.directory, error) from error
+            with _listed(self.directory) if attempt == _ATTEMPTS else suppress(FileNotFoundError):
+                return [each for each in map(self._described, self._paths(since)) if each is not None]
         raise AssertionError
 
     def rows(
@@ -114,8 +113,14 @@ class StoredFarm:
                 if attempts == _ATTEMPTS:
                     raise _unreadable(self.directory, error) from error
 
+    def _described(self, path: Path) -> StoredFile | None:
+        """Its footer is read once: what a file has follows from its name."""
+        if path not in self._known:
+            self._known[path] = _described(path)
+        return self._known[path]
+
     def _paths(self, since: str) -> Iterator[Path]:
-        """Raises `ConfigError`: there is something else."""
+        """Raises `ConfigError`: there is something else, and `FileNotFoundError`: a directory is gone."""
         for date in _names(self.directory / f"farm={self.name}", "date="):
             if date >= since:
                 for path in _names(self.directory / f"farm={self.name}" / f"date={date}", ""):
@@ -130,11 +135,12 @@ def stored_farms(directory: Path, name: str | None = None) -> list[StoredFarm]:
     if is_uri(str(directory)) and not directory.exists():
         raise ConfigError([f"{directory} is no path of this machine: mount it, or read it with Spark"])
     check_directory(LocalPlace(directory))
-    found = [
-        farm
-        for farm in (StoredFarm(directory, each) for each in _names(directory, "farm="))
-        if name in (None, farm.name) and next(farm._paths(""), None) is not None
-    ]
+    with _listed(directory):
+        found = [
+            farm
+            for farm in (StoredFarm(directory, each) for each in _names(directory, "farm="))
+            if name in (None, farm.name) and next(farm._paths(""), None) is not None
+        ]
     if not found:
         raise _none(directory, name)
     return found
@@ -152,9 +158,14 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 
 
 def _names(folder: Path, prefix: str) -> list[str]:
-    """What is in a folder, without ``prefix``, by name; what readers of Parquet pass over is left out."""
+    """What is in a folder, without ``prefix``, by name; what readers of Parquet pass over is left out.
+
+    Raises `FileNotFoundError` as it is.
+    """
     try:
         found = [path.name for path in folder.iterdir() if path.name[0] not in "._"]
+    except FileNotFoundError:
+        raise
     except NotADirectoryError as error:
         raise _foreign(folder, "it is a file") from error
     except OSError as error:
@@ -168,6 +179,14 @@ def _names(folder: Path, prefix: str) -> list[str]:
 def _foreign(path: Path, why: object) -> ConfigError:
     said = str(why).partition("\n")[0]
     return ConfigError([f"{path.parent} has files that are no rankings: {path.name} ({said})"])
+
+
+@contextmanager
+def _listed(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _unreadable(directory, error) from error
 
 
 @contextmanager
