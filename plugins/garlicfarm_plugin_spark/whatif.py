@@ -5,9 +5,10 @@ and what each member was worth as the publisher. Each setting is then a `garlicf
 of what was decoded, at a fraction of the fold's cost.
 
 **Worth.** From one of its statuses to the next, a member is worth the score of the first one under fixed
-reference weights, the defaults of `garlicfarm.publishing.scoring`. It is worth nothing while it could not
-publish: its mode was ``off``, or it did not report ``meta.publishing`` in a farm where members do, or it was
-away: its next status followed more than `AWAY_INTERVALS` intervals later, or not before the log's end.
+reference weights, the defaults of `garlicfarm.publishing.scoring`. It is worth nothing if it could not
+publish: its mode was ``off`` at that status, or it did not report ``meta.publishing`` in a farm where members
+do, or it was away: its next status, its removal or the log's end followed more than `AWAY_INTERVALS`
+intervals later.
 
 At any time a setting is worth as much as its publisher, once that is due: nothing while there is none, during
 a hand-over, or while the publisher is away. The *score lost* is by how much the best member was worth more,
@@ -163,16 +164,20 @@ class Recording:
         changes = flaps = worth = able = 0
         handovers: list[int] = []
         last: int | None = None
+        is_change = False
         for place, (publisher, holders) in enumerate(roles.roles):
             begin_ms = begins[place]
             end_ms = begins[place + 1] if place + 1 < len(begins) else self.end_ms
             interval_ms = self._at(self._intervals, roles.indexes[place])
             is_flap, handover_ms = follow.follow(begin_ms, publisher, holders, interval_ms)
             flaps += is_flap
-            if publisher is not None and publisher != last:
-                changes += last is not None
+            if publisher is None:
+                is_change = False  # the one named next may be the same again
+            elif publisher != last:
+                is_change = last is not None
+                changes += is_change
                 last = publisher
-            if handover_ms is not None and changes:
+            if handover_ms is not None and is_change:
                 handovers.append(handover_ms)
             if publisher in self._worth and holders == (publisher,):
                 worth += self._worth[publisher].until(end_ms) - self._worth[publisher].until(begin_ms)
@@ -215,8 +220,9 @@ class Recording:
         following: dict[int, int] = {}
         for each in reversed(posted):
             if not isinstance(each, _Posted):
-                worths.append((*each, None))  # removed
-                following.pop(each[1], None)
+                removed_ms, member = each
+                worths.append((removed_ms, member, None))
+                following[member] = removed_ms
                 continue
             next_date = following.get(each.member, self.end_ms)
             is_away = next_date - each.date > AWAY_INTERVALS * each.interval_ms

@@ -1,0 +1,155 @@
+"""What `rank whatif` says of a log, against `naive_whatif`, which shares nothing with it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garlicfarm.wire import encode_configuration
+from garlicfarm.wire.messages import ValueType
+from garlicfarm_plugin_spark.grid import Setting
+from garlicfarm_plugin_spark.ranking import STATE, Fold, Row
+from garlicfarm_plugin_spark.whatif import Recording
+from tests.publishing.naive_fold import DEFAULTS, NaiveFold
+from tests.publishing.scripted_log import T0, configuration, destination
+from tests.spark.naive_whatif import Step, figures
+
+INTERVAL_MS = 1000
+WEIGHTS = {**dict.fromkeys(DEFAULTS["weights"], 0), "job_lag": 60, "bandwidth_headroom": 40}
+PINS: list[dict[str, Any]] = [{}, {"margin": 0}, {"R": 6, "margin": 30_000}, {"weights": WEIGHTS}]
+
+
+class Log:
+    """Members that post, fall silent, lie, are removed and return, as ``chance`` says."""
+
+    def __init__(self, chance: random.Random, length: int) -> None:
+        self.chance, self.naive = chance, NaiveFold("farm")
+        self.steps: list[Step] = []
+        self.members = [*range(1, chance.choice([2, 3, 3, 4]) + 1)]
+        self.quality = {member: chance.randrange(101) for member in range(1, 6)}
+        self.silent: set[int] = set()
+        self.now_ms, self.sequence = T0, 0
+        self.keyed = {member for member in range(1, 6) if chance.random() < 0.8}
+        self.honest = chance.choice([1, 1, 0.7])
+        self.take([*self.members])
+        self.take(self.order("publisher", {"margin": chance.choice([0, 0, 20_000])}))
+        self.take(self.order("staleness", {"R": 3}))
+        while len(self.steps) < length:
+            self.now_ms += chance.randrange(2 * INTERVAL_MS // len(self.members))
+            self.take(self.step())
+
+    def take(self, step: Step) -> None:
+        self.steps.append(step)
+        if isinstance(step, list):
+            self.naive.configure(len(self.steps), step)
+        else:
+            self.naive.apply(len(self.steps), *step)
+
+    def step(self) -> Step:
+        chance, what = self.chance, self.chance.random()
+        if what < 0.04:
+            one = chance.randrange(1, 6)
+            self.members = sorted({*self.members} ^ {one}) or self.members
+            return [*self.members]
+        if what < 0.06:
+            mode = chance.choice(["off", "on", None])
+            return self.order("override", {"member": chance.choice(self.members), "mode": mode})
+        if what < 0.07:
+            return self.order("interval", {"ms": chance.choice([2000, 3000])})
+        if what < 0.08:
+            return b"[1]", "not an object"
+        if what < 0.14:
+            self.silent ^= {chance.choice(self.members)}
+        if what < 0.25:
+            self.quality[chance.choice(self.members)] = chance.randrange(101)
+        return self.status(chance.choice([one for one in self.members if one not in self.silent] or [1]))
+
+    def order(self, action: str, args: dict[str, Any]) -> Step:
+        return self.entry({"id": 1, "config": {"admin": {"action": action, "by": "alice", "args": args}}})
+
+    def status(self, member: int) -> Step:
+        chance, quality = self.chance, self.quality[member]
+        publishing = self.naive.publisher == member and self.naive.due_since is not None
+        if chance.random() > self.honest:
+            publishing = not publishing
+        meta = {"publishing": publishing} if member in self.keyed else {}
+        used = {"in": 1000 - 10 * quality, "out": 0}
+        applied = len(self.steps) - chance.choice([0, 0, 0, 1, 2, 9, -3])
+        node = {"applied": max(applied, 0)} | chance.choice([{}, {}, {"interval_ms": 2000, "R": 4}])
+        return self.entry(
+            {
+                "id": member,
+                "config": {"node": node if chance.random() < 0.9 else {}},
+                "meta": meta | {"publishConfig": chance.choice(["auto"] * 15 + ["off"])},
+                "router": {
+                    "jobLag": chance.choice([10, 1000 - 9 * quality]),
+                    "configuredBandwidth": {"in": 1000, "out": 1000},
+                    "currentBandwidth": used,
+                },
+                "destinations": [{"destination": destination(member)}],
+            }
+        )
+
+    def entry(self, said: dict[str, Any]) -> Step:
+        self.sequence += 1
+        date = self.now_ms + self.chance.choice([0, 0, 0, -400, 300])
+        whole = {"cluster": "farm", "sequence": self.sequence, "date": date} | said
+        return json.dumps(whole, separators=(",", ":")).encode(), None
+
+    def rows(self) -> list[Row]:
+        kinds = int(ValueType.CONFIGURATION), int(ValueType.APPLICATION)
+        return [
+            (index, 1, kinds[0], encode_configuration(configuration(*step, index=index)))
+            if isinstance(step, list)
+            else (index, 1, kinds[1], step[0])
+            for index, step in enumerate(self.steps, 1)
+        ]
+
+
+def compare(log: Log, first_index: int = 1) -> Counter[str]:
+    """What has happened under the settings, and how often."""
+    rows = log.rows()
+    if first_index > 1:
+        fold = Fold("farm")
+        fold.apply(rows[:first_index])
+        rows = [(first_index, 0, STATE, fold.snapshot()), *rows[first_index:]]
+    seen: Counter[str] = Counter()
+    recording: Recording | None = None
+    for pins in PINS:
+        expected = figures(log.steps, pins, first_index)
+        if not expected:
+            return seen
+        recording = recording or Recording("farm", rows)
+        setting = Setting(**{**pins, "weights": tuple(pins.get("weights", {}).items())})
+        found = msgspec.structs.asdict(recording.outcome(setting))
+        assert {name: found[name] for name in expected} == expected, (pins, first_index)
+        seen.update({name: 1 for name, value in expected.items() if value})
+    return seen
+
+
+@settings(max_examples=25)
+@given(st.randoms(use_true_random=False), st.integers(5, 60), st.sampled_from([1, 1, 20]))
+def test_figures_are_those_of_the_naive_computation(
+    chance: random.Random, length: int, first_index: int
+) -> None:
+    compare(Log(chance, length), min(first_index, length - 1))
+
+
+def test_figures_are_those_of_the_naive_computation_in_logs_with_all_that_happens() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        seen += compare(Log(random.Random(seed), 50), first_index=1 + 20 * (seed % 3 == 0))
+    assert {"flaps", "handover_mean_ms", "unserved_ms", "score_lost"} <= {*seen}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_figures_are_those_of_the_naive_computation_over_long_logs(seed: int) -> None:
+    compare(Log(random.Random(seed), 300))
