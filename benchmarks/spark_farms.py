@@ -1,17 +1,21 @@
 """What ranking many farms in one Spark query costs: ``python -m benchmarks.spark_farms``.
 
 The feed is the real admin listener, over logs in memory, in a process of its own; its CPU time is not
-counted. Each master gets a process of its own, too. One JSON line per figure:
+counted. Each Spark session has a process of its own, too. One JSON line per figure:
 
-* ``cores``: rows per second and CPU per row of one query with 64 farms of five members, on ``local[1]``,
-  ``local[2]`` and ``local[4]``. More cores than the machine has show nothing; ``machine_cores`` says it.
+* ``cores``: rows per second and CPU per row of one query with 64 farms of five members, with 1, 2 and 4
+  executor cores (``spark.cores.max``) of a standalone cluster of two workers, and with as many of a local
+  session. The three run by turns, so that they share what else the machine does; ``cores_used`` is CPU time
+  by wall time. More cores than the machine has show nothing; ``machine_cores`` says how many that are.
 * ``farms``: CPU per row of one query with four farms, compared with that of one farm, in alternating
   rounds: at most half of it (exit code 1), where a batch has what five members post in five intervals
   (``live``), and where it has 2,000 entries of each farm (``backlog``). Farms of a query share what a batch
   costs whatever is in it: planning, files of the checkpoint, round trips to Python. A row costs the same in
   any query, so the ratio nears 1 as batches grow.
 
-CPU is that of driver, Java and Python workers together.
+CPU is that of driver, Java, executors and Python workers together. The first query of a session, and the
+first batch of each, which starts the query, warm up: rates leave them out. A figure of several rounds is
+median, least and most.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +43,13 @@ from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import Session
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.spark.feed_server import feed_server
+from tests.spark.services import LOOPBACK, standalone
 
 MEMBERS = 5
 FARMS = 64
-MASTERS = (1, 2, 4)
-PARTITIONS = 4  # of the state: as many as the largest master has cores
+CORES = (1, 2, 4)
+CORES_BATCHES = 3
+PARTITIONS = max(CORES)  # of the state
 LIVE, BACKLOG = 25, 2000  # entries of a farm in a batch
 LIVE_BATCHES, BACKLOG_BATCHES = 10, 2
 RATIO_MOST = 0.5
@@ -94,22 +101,18 @@ def feed(directory: Path, farms: int, entries: int) -> Iterator[dict[str, str]]:
         process.wait()
 
 
-# The process that measures
+# The processes that measure
 
 
-def measure(job: dict[str, Any]) -> None:
-    """Run each of ``job["queries"]`` once to warm up, then in rounds; print seconds, CPU and rows."""
+def measure(master: str, settings: dict[str, str]) -> None:
+    """Start a session; run a query for each line on stdin, its options, and print what it took."""
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", ignore_cleanup_errors=True) as directory:
         scratch = Path(directory)
         (scratch / "spark").mkdir()
-        settings = {"spark.sql.shuffle.partitions": str(job["partitions"])}
-        session = Session(scratch / "spark", master=job["master"], conf=settings)
+        session = Session(scratch / "spark", master=master, conf=settings)
         try:
-            for number in range(-1, job["rounds"]):
-                for name, options in job["queries"].items():
-                    figures = run_query(session, options, scratch / "checkpoint")
-                    if number >= 0:
-                        print(json.dumps({"query": name, **figures}), flush=True)
+            for line in sys.stdin:
+                print(json.dumps(run_query(session, json.loads(line), scratch / "checkpoint")), flush=True)
         finally:
             session.close()
 
@@ -118,45 +121,78 @@ def run_query(session: Session, options: dict[str, str], checkpoint: Path) -> di
     shutil.rmtree(checkpoint, ignore_errors=True)
     stream = session.spark.readStream.format("garlicfarm").options(startingIndex="state", **options).load()
     writer = rankings(stream).writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    cpu, begun = cpu_s(), time.perf_counter()
+    application = session.spark.sparkContext.applicationId
+    cpu, begun = cpu_s(application), time.perf_counter()
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    seconds, cpu = time.perf_counter() - begun, cpu_s() - cpu
+    seconds, cpu = time.perf_counter() - begun, cpu_s(application) - cpu
     progress = query.recentProgress
-    rows = sum(each["numInputRows"] for each in progress)
-    return {"seconds": seconds, "cpu_s": cpu, "rows": rows, "batches": len(progress)}
+    rows = [each["numInputRows"] for each in progress]
+    later_ms = sum(each["durationMs"]["triggerExecution"] for each in progress[1:])
+    return {
+        "rows": sum(rows),
+        "batches": len(rows),
+        "rows_per_s": 1000 * sum(rows[1:]) / later_ms,
+        "cpu_us_per_row": 1e6 * cpu / sum(rows),
+        "cores_used": cpu / seconds,
+    }
 
 
-def cpu_s() -> float:
-    """CPU of this process and its descendants, those that have ended included."""
+def cpu_s(application: str) -> float:
+    """CPU of this process, of executors of this application of Spark's, and of their descendants, those that
+    have ended included."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
+    roots = {os.getpid()}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
+            pid = int(entry.name)
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if application.encode() in (entry / "cmdline").read_bytes():
+                    roots.add(pid)
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            parents[int(entry.name)] = int(fields[1])
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+            parents[pid] = int(fields[1])
+            ticks[pid] = sum(map(int, fields[11:15]))
     total = 0
     for pid in ticks:
         above = pid
-        while above not in (0, os.getpid()):
+        while above not in (0, *roots):
             above = parents.get(above, 0)
         total += ticks[pid] if above else 0
     return total / TICKS
 
 
-def measured(job: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
-    """What a process of its own measured: by query, a row per round."""
-    command = [sys.executable, "-m", __spec__.name, "--measure", json.dumps(job)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in job["queries"]}
-    for line in done.stdout.splitlines():
-        figures = json.loads(line)
-        found[figures.pop("query")].append(figures)
-    return found
+class Measurer:
+    """The process that runs `measure`."""
+
+    def __init__(self, master: str, settings: dict[str, str]) -> None:
+        command = [sys.executable, "-m", __spec__.name, "--measure", master, json.dumps(settings)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, options: dict[str, str]) -> dict[str, float]:
+        """What a query took."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(options) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def measurer(master: str, settings: dict[str, str]) -> Iterator[Measurer]:
+    started = Measurer(master, settings)
+    try:
+        yield started
+    finally:
+        started.close()
 
 
 # Figures
@@ -172,47 +208,78 @@ def asked(options: dict[str, str], farms: list[str], size: int) -> dict[str, str
 
 
 def on_cores(scratch: Path, rounds: int, entries: int) -> None:
-    with feed(scratch / "cores", FARMS, entries) as options:
+    partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
+    with feed(scratch / "cores", FARMS, entries * CORES_BATCHES) as options:
         query = asked(options, names_of(FARMS), entries)
-        for cores in MASTERS:
-            job = {"master": f"local[{cores}]", "partitions": PARTITIONS, "rounds": rounds}
-            rows = measured({**job, "queries": {"all": query}})["all"]
-            report(
-                "cores",
-                master=job["master"],
-                machine_cores=os.cpu_count(),
-                farms=FARMS,
-                rows=round(rows[0]["rows"]),
-                rows_per_s=[round(each["rows"] / each["seconds"]) for each in rows],
-                cpu_us_per_row=[round(1e6 * each["cpu_s"] / each["rows"]) for each in rows],
-            )
+        local = {cores: (f"local[{cores}]", partitions) for cores in CORES}
+        by_turns("local", local, query, rounds)
+        # Room for the executors of all three on each worker.
+        with standalone(scratch / "cluster", workers=2, cores=max(CORES), memory="2g") as cluster:
+            loopback = dict(each.split("=", 1) for each in LOOPBACK[1::2])
+            most = {cores: {"spark.cores.max": str(cores)} for cores in CORES}
+            sessions = {cores: (cluster.url, partitions | loopback | most[cores]) for cores in CORES}
+            by_turns("cluster", sessions, query, rounds)
+
+
+def by_turns(
+    kind: str, sessions: dict[int, tuple[str, dict[str, str]]], query: dict[str, str], rounds: int
+) -> None:
+    found: dict[int, list[dict[str, float]]] = {cores: [] for cores in sessions}
+    with ExitStack() as stack:
+        started = {cores: stack.enter_context(measurer(*each)) for cores, each in sessions.items()}
+        for number in range(-1, rounds):
+            for cores, session in started.items():
+                figures = session.run(query)
+                if number >= 0:
+                    found[cores].append(figures)
+    for cores, rows in found.items():
+        report(
+            "cores",
+            of=kind,
+            cores=cores,
+            machine_cores=os.cpu_count(),
+            farms=FARMS,
+            rows_in_a_batch=round(rows[0]["rows"] / rows[0]["batches"]),
+            rounds=rounds,
+            rows_per_s=spread([each["rows_per_s"] for each in rows]),
+            cpu_us_per_row=spread([each["cpu_us_per_row"] for each in rows]),
+            cores_used=spread([each["cores_used"] for each in rows], 2),
+        )
 
 
 def by_farms(scratch: Path, rounds: int, partitions: int) -> bool:
     ok = True
+    settings = {"spark.sql.shuffle.partitions": str(partitions)}
     for kind, size, batches in (("live", LIVE, LIVE_BATCHES), ("backlog", BACKLOG, BACKLOG_BATCHES)):
-        with feed(scratch / kind, 4, size * batches) as options:
-            queries = {str(count): asked(options, names_of(count), size) for count in (1, 4)}
-            job = {"master": "local[2]", "partitions": partitions, "rounds": rounds, "queries": queries}
-            found = measured(job)
-        us = {
-            count: [1e6 * each["cpu_s"] / each["rows"] for each in figures]
-            for count, figures in found.items()
-        }
-        ratio = statistics.median(us["4"]) / statistics.median(us["1"])
+        us: dict[int, list[float]] = {1: [], 4: []}
+        with (
+            feed(scratch / kind, 4, size * batches) as options,
+            measurer("local[2]", settings) as session,
+        ):
+            for number in range(-1, rounds):
+                for count, each in us.items():
+                    figures = session.run(asked(options, names_of(count), size))
+                    if number >= 0:
+                        each.append(figures["cpu_us_per_row"])
+        ratio = statistics.median(us[4]) / statistics.median(us[1])
         ok &= ratio <= RATIO_MOST
         report(
             "farms",
             batches_of=kind,
             entries_of_a_farm_in_a_batch=size,
-            one_farm_cpu_us_per_row=[round(each) for each in us["1"]],
-            four_farms_cpu_us_per_row=[round(each) for each in us["4"]],
-            batches={count: figures[0]["batches"] for count, figures in found.items()},
+            rounds=rounds,
+            one_farm_cpu_us_per_row=spread(us[1]),
+            four_farms_cpu_us_per_row=spread(us[4]),
             ratio=round(ratio, 2),
             at_most=RATIO_MOST,
             ok=ratio <= RATIO_MOST,
         )
     return ok
+
+
+def spread(values: list[float], digits: int | None = None) -> dict[str, float]:
+    figures = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return {name: round(value, digits) for name, value in figures.items()}
 
 
 def report(figure: str, **values: Any) -> None:
@@ -223,20 +290,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--entries", type=int, default=2000, help="of each of the 64 farms")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--entries", type=int, default=250, help="of each of the 64 farms, in a batch")
     parser.add_argument("--partitions", type=int, default=2, help="of the state, for four farms")
     parser.add_argument("--only", choices=["cores", "farms"])
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         serve(Path(given.serve[0]), int(given.serve[1]), int(given.serve[2]))
         return 0
     if given.measure:
-        measure(given.measure)
+        measure(given.measure[0], json.loads(given.measure[1]))
         return 0
     ok = True
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # the cluster's processes do not end with this one
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", ignore_cleanup_errors=True) as directory:
         if given.only in (None, "farms"):
             ok = by_farms(Path(directory), given.rounds, given.partitions)

@@ -120,8 +120,8 @@ class Standalone:
 
 
 @contextmanager
-def standalone(directory: Path, *, workers: int) -> Iterator[Standalone]:
-    """Workers with one core and one gigabyte each, registered, for as long as the block lasts."""
+def standalone(directory: Path, *, workers: int, cores: int = 1, memory: str = "1g") -> Iterator[Standalone]:
+    """Workers with so many cores and so much memory each, registered, for as long as the block lasts."""
     with ExitStack() as stack:
 
         def start(name: str, *words: str) -> SparkProcess:
@@ -133,8 +133,9 @@ def standalone(directory: Path, *, workers: int) -> Iterator[Standalone]:
         url = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
         started = []
         for number in range(workers):
-            limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"work-{number}"))
-            started.append(start(f"worker-{number}", f"{DEPLOY}.worker.Worker", *limits, url))
+            limits = ("--cores", str(cores), "--memory", memory)
+            words = (*limits, "--work-dir", str(directory / f"work-{number}"), url)
+            started.append(start(f"worker-{number}", f"{DEPLOY}.worker.Worker", *words))
         for worker in started:
             worker.wait_for("Successfully registered with master")
         yield Standalone(url, [master, *started])
