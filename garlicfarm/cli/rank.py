@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import click
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.rank_options import Address, Farms, Setting, Sink, Trigger
+from garlicfarm.cli.rank_options import Address, Farms, Sink, Trigger, conf_option, master_option
 from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.cli.remote import deadline, find_node
+from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["plugin", "rank"]
+__all__ = ["nodes_of", "only_farm", "plugin", "rank"]
 
 TRIGGER_MS = 5_000
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -35,7 +36,7 @@ RANK_COMMANDS = {
 
 
 @click.group(cls=CommandGroup, targets=RANK_COMMANDS, invoke_without_command=True)
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@master_option("local[2]")
 @click.option("--once", is_flag=True, help="Rank the entries that are committed now, then end.")
 @click.option(
     "--trigger",
@@ -86,9 +87,7 @@ RANK_COMMANDS = {
     help="Most entries in one batch, which is held in memory. Default: 20000; with --rows changes or entries"
     " fewer for a farm of more than 13 members, 1024 for 256.",
 )
-@click.option(
-    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-)
+@conf_option()
 @click.option(
     "--farm",
     "farms",
@@ -135,7 +134,7 @@ def rank(
         raise click.UsageError("--sink garlicfarm needs --query NAME, by which the nodes keep the rankings")
     if rows is None:
         rows = "changes" if sink.startswith("parquet:") else "batches"
-    found = find_node(options)
+    nodes = nodes_of(options)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         scratch = Path(directory)
         spark = scratch / "spark"
@@ -155,51 +154,50 @@ def rank(
             "conf": dict(conf),
             "verbosity": options.verbosity,
         }
-        nodes = {
-            "urls": found.urls,
-            "farm": "",
-            "user": found.user,
-            "password_file": found.password_file,
-            "pin": found.pin,
-            "ca": found.ca,
-        }
-        with _one_error():
+        with _reader_left():
             trio.run(_main, nodes, farms, job, options)
 
 
-async def _main(
-    nodes: dict[str, Any], farms: tuple[str, ...] | None, job: dict[str, Any], options: Options
-) -> None:
+async def _main(nodes: Any, farms: tuple[str, ...] | None, job: dict[str, Any], options: Options) -> None:
     import trio
 
     from garlicfarm.cli.signals import ended_by_signals
 
-    runner, feed, job_module = plugin("runner"), plugin("feed"), plugin("job")
+    runner, job_module = plugin("runner"), plugin("job")
     async with ended_by_signals():
         with deadline(options.timeout_s, "the ranking was ended"):
-            given = feed.Nodes(**nodes)
             if farms is None:
-                names = await trio.to_thread.run_sync(_farms, feed, given, abandon_on_cancel=True)
-                if len(names) != 1:
-                    raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
-                farms = tuple(names)
+                farms = (await trio.to_thread.run_sync(only_farm, nodes, abandon_on_cancel=True),)
             with viewer(quiet=options.verbosity < 0) as shown:
-                await runner.run(job_module.Job(nodes=given, farms=farms, **job), shown)
+                await runner.run(job_module.Job(nodes=nodes, farms=farms, **job), shown)
 
 
-def _farms(feed: Any, nodes: Any) -> list[str]:
-    asked = feed.FarmFeed(nodes)
-    try:
-        names: list[str] = asked.farms()
-    finally:
-        asked.close()
-    return names
+def nodes_of(options: Options) -> Any:
+    """The nodes that the options name, as the plugin wants them, of no farm in particular. Raises as
+    `find_node` and `plugin`."""
+    found = find_node(options)
+    return plugin("feed").Nodes(
+        urls=found.urls,
+        farm="",
+        user=found.user,
+        password_file=found.password_file,
+        pin=found.pin,
+        ca=found.ca,
+    )
+
+
+def only_farm(nodes: Any) -> str:
+    """The name of the farm that the nodes have; blocks. Raises `ConfigError`: they have several, or none;
+    `UnreachableError`, `AuthError`."""
+    with closing(plugin("feed").FarmFeed(nodes)) as feed:
+        names: list[str] = feed.farms()
+    if len(names) != 1:
+        raise ConfigError([f"--farm is needed: this node has {', '.join(names) or 'no farm'}"])
+    return names[0]
 
 
 def plugin(module: str) -> Any:
     """A module of the plugin. Raises `ConfigError`: what it needs is not installed."""
-    from garlicfarm.errors import ConfigError
-
     try:
         return import_module(f"garlicfarm_plugin_spark.{module}")
     except ImportError as error:
@@ -207,15 +205,14 @@ def plugin(module: str) -> Any:
 
 
 @contextmanager
-def _one_error() -> Iterator[None]:
-    """What ended the tasks, out of the group that Trio makes of it: a reader of our output that left, a
-    wrong use. Others are taken out where errors become exit codes."""
+def _reader_left() -> Iterator[None]:
+    """A reader of our output that left, out of the group that Trio makes of it. Others are taken out where
+    errors become exit codes."""
     try:
         yield
     except BaseExceptionGroup as group:
         from garlicfarm.errors import first_error
 
-        for kind in (BrokenPipeError, click.UsageError):
-            if (found := group.subgroup(kind)) is not None:
-                raise first_error(found) from group
+        if (found := group.subgroup(BrokenPipeError)) is not None:
+            raise first_error(found) from group
         raise

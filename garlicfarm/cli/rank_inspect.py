@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.rank import plugin
-from garlicfarm.cli.rank_options import Setting
-from garlicfarm.cli.remote import find_node
+from garlicfarm.cli.rank import nodes_of, plugin
+from garlicfarm.cli.rank_options import conf_option
 
 __all__ = ["inspect"]
 
@@ -23,9 +22,7 @@ _POLICY = ("interval_ms", "R", "margin", "lifetime_ms")
 @click.option(
     "--checkpoint", required=True, metavar="DIRECTORY|URI", help="The directory of `rank --checkpoint`."
 )
-@click.option(
-    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-)
+@conf_option()
 @shared_options("config", "node", "user", "tls", "output", "verbosity")
 def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]) -> None:
     """Show how far a checkpoint is: farm, index, publisher and policy, as of its newest finished batch.
@@ -35,16 +32,7 @@ def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]
     """
     import trio
 
-    nodes: dict[str, Any] | None = None
-    if options.node or options.config:
-        found = find_node(options)
-        nodes = {
-            "urls": found.urls,
-            "user": found.user,
-            "password_file": found.password_file,
-            "pin": found.pin,
-            "ca": found.ca,
-        }
+    nodes = nodes_of(options) if options.node or options.config else None
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         rows = trio.run(_inspect, checkpoint, Path(directory), dict(conf), nodes, options.verbosity)
     if options.output == "table":
@@ -55,16 +43,15 @@ def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]
 
 
 async def _inspect(
-    checkpoint: str, scratch: Path, conf: dict[str, str], nodes: dict[str, Any] | None, verbosity: int
+    checkpoint: str, scratch: Path, conf: dict[str, str], nodes: Any, verbosity: int
 ) -> list[dict[str, Any]]:
     import trio
 
     from garlicfarm.cli.signals import ended_by_signals
 
-    inspection, feed = plugin("inspection"), plugin("feed")
-    given = None if nodes is None else feed.Nodes(farm="", **nodes)
+    inspection = plugin("inspection")
     async with ended_by_signals():
         rows: list[dict[str, Any]] = await trio.to_thread.run_sync(
-            inspection.inspect, checkpoint, scratch, conf, given, verbosity, abandon_on_cancel=True
+            inspection.inspect, checkpoint, scratch, conf, nodes, verbosity, abandon_on_cancel=True
         )
     return rows

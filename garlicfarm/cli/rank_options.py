@@ -1,8 +1,9 @@
-"""The types of the options of `rank`."""
+"""The options that `rank` and its commands share, and the types of `rank`'s own."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["Address", "Farms", "Setting", "Sink", "Trigger"]
+__all__ = ["Address", "Farms", "Setting", "Sink", "Trigger", "conf_option", "master_option"]
 
 LONGEST_TRIGGER_MS = 3_600_000
 
@@ -82,3 +83,15 @@ class Setting(click.ParamType[tuple[str, str]]):
         if not key.startswith("spark.") or not equals:
             self.fail(f"{value!r} must be a setting of Spark, as spark.driver.memory=2g", param, ctx)
         return key, text
+
+
+def conf_option() -> Callable[[Any], Any]:
+    """``--conf`` of a command that starts Spark."""
+    return click.option(
+        "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+    )
+
+
+def master_option(default: str) -> Callable[[Any], Any]:
+    """``--master`` of a command that starts Spark."""
+    return click.option("--master", default=default, show_default=True, help="Where Spark runs.")

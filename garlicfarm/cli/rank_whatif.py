@@ -6,16 +6,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.rank import plugin
-from garlicfarm.cli.rank_options import Setting
-from garlicfarm.cli.remote import deadline, find_node
-from garlicfarm.errors import ConfigError
+from garlicfarm.cli.rank import nodes_of, only_farm, plugin
+from garlicfarm.cli.rank_options import conf_option, master_option
+from garlicfarm.cli.remote import deadline
 
 __all__ = ["whatif"]
 
@@ -47,10 +47,8 @@ SCRATCH = "garlicfarm-whatif-"
     metavar="FILE",
     help="Write the outcomes to this file, too.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option(
-    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-)
+@master_option("local[*]")
+@conf_option()
 @shared_options("config", "node", "farm", "user", "tls", "output", "timeout", "verbosity")
 def whatif(
     options: Options,
@@ -122,27 +120,10 @@ def _reader(options: Options, source: str) -> Callable[[], Any]:
     recorded = plugin("recorded_log")
     if source != LIVE:
         return lambda: recorded.read_directory(Path(source), options.farm)
-    feed, found = plugin("feed"), find_node(options)
-    nodes = {
-        "urls": found.urls,
-        "user": found.user,
-        "password_file": found.password_file,
-        "pin": found.pin,
-        "ca": found.ca,
-    }
+    nodes = nodes_of(options)
 
     def read() -> Any:
-        farm = options.farm
-        if farm is None:
-            asked = feed.FarmFeed(feed.Nodes(farm="", **nodes))
-            try:
-                names = asked.farms()
-            finally:
-                asked.close()
-            if len(names) != 1:
-                raise ConfigError([f"--farm is needed: this node has {', '.join(names) or 'no farm'}"])
-            (farm,) = names
-        return recorded.read_nodes(feed.Nodes(farm=farm, **nodes))
+        return recorded.read_nodes(replace(nodes, farm=options.farm or only_farm(nodes)))
 
     return read
 
