@@ -47,6 +47,7 @@ from tests.spark.services import LOOPBACK, standalone
 
 MEMBERS = 5
 FARMS = 64
+KINDS = ("local", "cluster")
 CORES = (1, 2, 4)
 CORES_BATCHES = 3
 PARTITIONS = max(CORES)  # of the state
@@ -207,29 +208,24 @@ def asked(options: dict[str, str], farms: list[str], size: int) -> dict[str, str
     return {**options, "farm": " ".join(farms), "maxEntriesPerTrigger": str(size * len(farms))}
 
 
-def on_cores(scratch: Path, rounds: int, entries: int) -> None:
-    partitions = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
-    with feed(scratch / "cores", FARMS, entries * CORES_BATCHES) as options:
-        query = asked(options, names_of(FARMS), entries)
-        local = {cores: (f"local[{cores}]", partitions) for cores in CORES}
-        by_turns("local", local, query, rounds)
-        # Room for the executors of all three on each worker.
-        with standalone(scratch / "cluster", workers=2, cores=max(CORES), memory="2g") as cluster:
-            loopback = dict(each.split("=", 1) for each in LOOPBACK[1::2])
-            most = {cores: {"spark.cores.max": str(cores)} for cores in CORES}
-            sessions = {cores: (cluster.url, partitions | loopback | most[cores]) for cores in CORES}
-            by_turns("cluster", sessions, query, rounds)
-
-
-def by_turns(
-    kind: str, sessions: dict[int, tuple[str, dict[str, str]]], query: dict[str, str], rounds: int
-) -> None:
-    found: dict[int, list[dict[str, float]]] = {cores: [] for cores in sessions}
+def on_cores(scratch: Path, kind: str, rounds: int, entries: int) -> None:
     with ExitStack() as stack:
-        started = {cores: stack.enter_context(measurer(*each)) for cores, each in sessions.items()}
+        options = stack.enter_context(feed(scratch / kind, FARMS, entries * CORES_BATCHES))
+        masters = {cores: f"local[{cores}]" for cores in CORES}
+        settings = {"spark.sql.shuffle.partitions": str(PARTITIONS)}
+        if kind == "cluster":
+            # Room for the executors of all three on each worker.
+            limits: dict[str, Any] = {"workers": 2, "cores": max(CORES), "memory": "2g"}
+            masters = dict.fromkeys(CORES, stack.enter_context(standalone(scratch / "spark", **limits)).url)
+            settings |= dict(each.split("=", 1) for each in LOOPBACK[1::2])
+        sessions = {
+            cores: stack.enter_context(measurer(masters[cores], {**settings, "spark.cores.max": str(cores)}))
+            for cores in CORES
+        }
+        found: dict[int, list[dict[str, float]]] = {cores: [] for cores in CORES}
         for number in range(-1, rounds):
-            for cores, session in started.items():
-                figures = session.run(query)
+            for cores, session in sessions.items():
+                figures = session.run(asked(options, names_of(FARMS), entries))
                 if number >= 0:
                     found[cores].append(figures)
     for cores, rows in found.items():
@@ -293,7 +289,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--entries", type=int, default=250, help="of each of the 64 farms, in a batch")
     parser.add_argument("--partitions", type=int, default=2, help="of the state, for four farms")
-    parser.add_argument("--only", choices=["cores", "farms"])
+    parser.add_argument("--only", choices=["farms", *KINDS])
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -310,8 +306,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", ignore_cleanup_errors=True) as directory:
         if given.only in (None, "farms"):
             ok = by_farms(Path(directory), given.rounds, given.partitions)
-        if given.only in (None, "cores"):
-            on_cores(Path(directory), given.rounds, given.entries)
+        for kind in KINDS:
+            if given.only in (None, kind):
+                on_cores(Path(directory), kind, given.rounds, given.entries)
     return 0 if ok else 1
 
 

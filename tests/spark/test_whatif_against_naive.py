@@ -22,6 +22,7 @@ from tests.publishing.scripted_log import T0, configuration, destination
 from tests.spark.naive_whatif import Step, figures
 
 INTERVAL_MS = 1000
+TICK_MS = 250  # so coarse that limits are met exactly
 WEIGHTS = {**dict.fromkeys(DEFAULTS["weights"], 0), "job_lag": 60, "bandwidth_headroom": 40}
 PINS: list[dict[str, Any]] = [{}, {"margin": 0}, {"R": 6, "margin": 30_000}, {"weights": WEIGHTS}]
 
@@ -40,9 +41,9 @@ class Log:
         self.honest = chance.choice([1, 1, 0.7])
         self.take([*self.members])
         self.take(self.order("publisher", {"margin": chance.choice([0, 0, 20_000])}))
-        self.take(self.order("staleness", {"R": 3}))
+        self.take(self.order("interval", {"ms": INTERVAL_MS}))
         while len(self.steps) < length:
-            self.now_ms += chance.randrange(2 * INTERVAL_MS // len(self.members))
+            self.now_ms += TICK_MS * chance.randrange(2 * INTERVAL_MS // TICK_MS // len(self.members) + 1)
             self.take(self.step())
 
     def take(self, step: Step) -> None:
@@ -99,7 +100,7 @@ class Log:
 
     def entry(self, said: dict[str, Any]) -> Step:
         self.sequence += 1
-        date = self.now_ms + self.chance.choice([0, 0, 0, -400, 300])
+        date = self.now_ms + TICK_MS * self.chance.choice([0, 0, 0, -2, 1])
         whole = {"cluster": "farm", "sequence": self.sequence, "date": date} | said
         return json.dumps(whole, separators=(",", ":")).encode(), None
 
