@@ -138,14 +138,6 @@ class Recording:
         self._able: dict[int, _Integral] = {}
         self._judge(posted, needs_key=any(each.can_publish for each in statuses))
 
-    @property
-    def first_index(self) -> int:
-        return self._steps[0][0]
-
-    @property
-    def last_index(self) -> int:
-        return self._steps[-1][0]
-
     def outcome(self, setting: Setting) -> Outcome:
         """What the log leads to under a setting; under an empty one, history.
 
@@ -200,7 +192,7 @@ class Recording:
 
     def _at(self, values: list[int], index: int) -> int:
         """A value after the entry at ``index``; before the first one, that of the first."""
-        return values[max(index - self.first_index, 0)]
+        return values[max(index - self._steps[0][0], 0)]
 
     def _posted(self, time_ms: int, status: Status) -> _Posted:
         fold, member = self.history.farm, status.document.id
@@ -266,14 +258,7 @@ def _lean(status: Status) -> Status:
             date=document.date,
             id=document.id,
             sequence=document.sequence,
-            meta=meta
-            and MetaStatus(
-                publishing=meta.publishing,
-                publish_config=meta.publish_config,
-                last_published_time=meta.last_published_time,
-            ),
+            meta=meta and MetaStatus(publishing=meta.publishing, publish_config=meta.publish_config),
         ),
-        node=NodeReport(
-            applied=node.applied, interval_ms=node.interval_ms, R=node.R, role=node.role, term=node.term
-        ),
+        node=NodeReport(applied=node.applied, interval_ms=node.interval_ms, R=node.R),
     )

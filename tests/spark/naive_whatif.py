@@ -86,10 +86,11 @@ def role(states: list[State], place: int) -> tuple[int | None, list[int]]:
 
 
 def figures(log: Sequence[Step], pins: dict[str, Any], first_index: int = 1) -> dict[str, Any]:
-    """All but the parameters and the CPU time; none if there is no status. ``first_index``: where the log
+    """All but the CPU time; none if there is no status. ``first_index``: where the log
     that is replayed begins; if that is more than 1, with the state there."""
     history = NaiveReplay({}, first_index).run(log)
-    states = NaiveReplay(pins, first_index, history).run(log) if pins else history
+    replay = NaiveReplay(pins, first_index, history)
+    states, policy = replay.run(log), replay.policy()
     times = [max(state.farm_time_ms for state in history[: place + 1]) for place in range(len(history))]
     if first_index > 1:
         history[0].said = None  # a state, not a status
@@ -147,6 +148,7 @@ def figures(log: Sequence[Step], pins: dict[str, Any], first_index: int = 1) -> 
     )
     span_ms = end_ms - times[begin]
     return {
+        **{name: policy[name] for name in ("margin", "R", "weights")},
         "changes": len(changes),
         "flaps": flaps,
         "handovers": len(took_ms),

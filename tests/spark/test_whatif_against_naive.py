@@ -36,8 +36,10 @@ class Log:
         self.members = [*range(1, chance.choice([2, 3, 3, 4]) + 1)]
         self.quality = {member: chance.randrange(101) for member in range(1, 6)}
         self.silent: set[int] = set()
-        self.now_ms, self.sequence = T0, 0
-        self.keyed = {member for member in range(1, 6) if chance.random() < 0.8}
+        self.now_ms, self.sequences = T0, Counter[int]()
+        likely = chance.choice([0, 0.8, 0.8, 0.8])
+        self.keyed = {member for member in range(1, 6) if chance.random() < likely}
+        self.worthless = chance.choice([0, 0, 1])  # a member with the score 0
         self.honest = chance.choice([1, 1, 0.7])
         self.take([*self.members])
         self.take(self.order("publisher", {"margin": chance.choice([0, 0, 20_000])}))
@@ -65,6 +67,8 @@ class Log:
         if what < 0.07:
             return self.order("interval", {"ms": chance.choice([2000, 3000])})
         if what < 0.08:
+            return self.order("weights", WEIGHTS)
+        if what < 0.09:
             return b"[1]", "not an object"
         if what < 0.14:
             self.silent ^= {chance.choice(self.members)}
@@ -83,25 +87,30 @@ class Log:
         meta = {"publishing": publishing} if member in self.keyed else {}
         used = {"in": 1000 - 10 * quality, "out": 0}
         applied = len(self.steps) - chance.choice([0, 0, 0, 1, 2, 9, -3])
-        node = {"applied": max(applied, 0)} | chance.choice([{}, {}, {"interval_ms": 2000, "R": 4}])
+        node: dict[str, Any] = {"applied": max(applied, 0)} | chance.choice(
+            [{}, {}, {"interval_ms": 2000, "R": 4}]
+        )
+        router: dict[str, Any] = {"jobLag": chance.choice([10, 1000 - 9 * quality])}
+        leaf: dict[str, Any] = {"destination": destination(member)}
+        if member == self.worthless:
+            router = {"uptime": 0, "jobLag": 2**63 - 1, "exploratoryTunnels": 0, "participatingTunnels": 0}
+            leaf |= {"configuredTunnels": {"in": 2**31, "out": 2**31}, "currentTunnels": {"in": 1, "out": 1}}
+            used, node = {"in": 1000, "out": 1000}, node | {"tests": [[1 + member % 4, -1]]}
+        router |= {"configuredBandwidth": {"in": 1000, "out": 1000}, "currentBandwidth": used}
         return self.entry(
             {
                 "id": member,
-                "config": {"node": node if chance.random() < 0.9 else {}},
+                "config": {"node": node if member == self.worthless or chance.random() < 0.9 else {}},
                 "meta": meta | {"publishConfig": chance.choice(["auto"] * 15 + ["off"])},
-                "router": {
-                    "jobLag": chance.choice([10, 1000 - 9 * quality]),
-                    "configuredBandwidth": {"in": 1000, "out": 1000},
-                    "currentBandwidth": used,
-                },
-                "destinations": [{"destination": destination(member)}],
+                "router": router,
+                "destinations": [leaf],
             }
         )
 
     def entry(self, said: dict[str, Any]) -> Step:
-        self.sequence += 1
+        self.sequences[said["id"]] += self.chance.choice([1] * 15 + [0])
         date = self.now_ms + TICK_MS * self.chance.choice([0, 0, 0, -2, 1])
-        whole = {"cluster": "farm", "sequence": self.sequence, "date": date} | said
+        whole = {"cluster": "farm", "sequence": self.sequences[said["id"]], "date": date} | said
         return json.dumps(whole, separators=(",", ":")).encode(), None
 
     def rows(self) -> list[Row]:
@@ -135,7 +144,7 @@ def compare(log: Log, first_index: int = 1) -> Counter[str]:
     return seen
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.randoms(use_true_random=False), st.integers(5, 60), st.sampled_from([1, 1, 20]))
 def test_figures_are_those_of_the_naive_computation(
     chance: random.Random, length: int, first_index: int
@@ -145,7 +154,7 @@ def test_figures_are_those_of_the_naive_computation(
 
 def test_figures_are_those_of_the_naive_computation_in_logs_with_all_that_happens() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(30):
+    for seed in range(20):
         seen += compare(Log(random.Random(seed), 50), first_index=1 + 20 * (seed % 3 == 0))
     assert {"flaps", "handover_mean_ms", "unserved_ms", "score_lost"} <= {*seen}
 
