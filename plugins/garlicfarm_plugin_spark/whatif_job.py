@@ -71,33 +71,39 @@ async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
     try:
         spark = session.spark.sparkContext
         log = await trio.to_thread.run_sync(spark.broadcast, question.log)
-        cores = trio.CapacityLimiter(max(1, spark.defaultParallelism))
         run = partial(_run, session, partial(outcome_of, uuid4().hex, log))
+        limiter = trio.CapacityLimiter(1)
 
         async def ask(setting: Setting) -> None:
             # A call that is cancelled is left alone: it ends with the session.
-            found = await trio.to_thread.run_sync(run, setting, limiter=cores, abandon_on_cancel=True)
+            found, cores = await trio.to_thread.run_sync(
+                run, setting, limiter=limiter, abandon_on_cancel=True
+            )
+            limiter.total_tokens = cores  # may grow: executors of a cluster register by and by
             tell(Answer(setting, found))
 
+        await ask(Setting())
         async with trio.open_nursery() as nursery:
-            for setting in (Setting(), *question.settings):
+            for setting in question.settings:
                 nursery.start_soon(ask, setting)
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(session.close)
 
 
-def _run(session: Session, task: Callable[[Setting], Outcome], setting: Setting) -> Outcome:
+def _run(session: Session, task: Callable[[Setting], Outcome], setting: Setting) -> tuple[Outcome, int]:
+    """The outcome, and how many cores Spark has now."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    spark = session.spark.sparkContext
     try:
-        found: list[Outcome] = session.spark.sparkContext.parallelize([setting], 1).map(task).collect()
+        found: list[Outcome] = spark.parallelize([setting], 1).map(task).collect()
+        return found[0], max(1, spark.defaultParallelism)
     except (Py4JError, PySparkException, OSError) as error:
         if not session.alive:
             raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says") from error
         raise query_error(error) from error
-    return found[0]
 
 
 _recordings: dict[str, Recording] = {}

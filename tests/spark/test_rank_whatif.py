@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +21,7 @@ from garlicfarm_plugin_spark import whatif_job
 from garlicfarm_plugin_spark.grid import Setting, settings_of
 from garlicfarm_plugin_spark.recorded_log import read_directory
 from garlicfarm_plugin_spark.session import Session
-from garlicfarm_plugin_spark.whatif import Recording
+from garlicfarm_plugin_spark.whatif import Outcome, Recording
 from garlicfarm_plugin_spark.whatif_job import Answer, Question, compare
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.test_recorded_log import GENESIS, ROWS, entries, store
@@ -160,6 +164,42 @@ def test_whatif_of_running_nodes_is_that_of_their_log(
     assert list(live.log.rows()) == list(stored.log.rows())
     assert run(["rank", "whatif", *login, "--farm", "other", *GRID]) == 2
     assert "has no farm 'other'" in capsys.readouterr().err
+
+
+class LateCores:
+    """A cluster of whose four cores one is there at first. Stands in for session, context, frame and log."""
+
+    def __init__(self) -> None:
+        self.spark = self.sparkContext = self
+        self.defaultParallelism = 1
+        self.all_busy = threading.Barrier(4)
+
+    def broadcast(self, log: Any) -> Any:
+        return SimpleNamespace(value=log)
+
+    def parallelize(self, settings: list[Setting], slices: int) -> Any:
+        def collect(task: Callable[[Setting], Outcome]) -> list[Outcome]:
+            if self.defaultParallelism == 4:
+                self.all_busy.wait(60)  # broken if fewer run at a time
+            self.defaultParallelism = 4
+            return [task(setting) for setting in settings]
+
+        return SimpleNamespace(map=lambda task: SimpleNamespace(collect=partial(collect, task)))
+
+    def close(self) -> None:
+        pass
+
+
+def test_comparison_uses_the_cores_that_come_after_it_began(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: LateCores())
+    settings = settings_of([("margin", tuple(range(8)))])
+    told: list[Answer] = []
+    trio.run(compare, Question(read_directory(data, None), settings, tmp_path), told.append)
+    assert told[0].is_current
+    assert len(told) == 9
 
 
 @pytest.mark.spark
