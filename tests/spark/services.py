@@ -40,8 +40,9 @@ logger.jetty.level = warn
 class SparkProcess:
     """A Java program of Spark's; all that it writes is in ``log``."""
 
-    def __init__(self, directory: Path, name: str, *command: str) -> None:
-        """Start ``spark-class`` with these words. Java and Python are those of the tests."""
+    def __init__(self, directory: Path, name: str, *command: str, token: str = "") -> None:
+        """Start ``spark-class`` with these words. Java and Python are those of the tests. ``token``: what
+        clients of a Connect server have to show."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "log4j2.properties").write_text(LOG4J)
         self.log = directory / f"{name}.log"
@@ -50,6 +51,7 @@ class SparkProcess:
             "JAVA_HOME": str(find_java_home(directory / name, os.environ)),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(directory),
+            **({"SPARK_CONNECT_AUTHENTICATE_TOKEN": token} if token else {}),
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # its port is fixed
@@ -148,7 +150,7 @@ class ConnectServer(SparkProcess):
 
 
 @contextmanager
-def connect_server(directory: Path) -> Iterator[ConnectServer]:
+def connect_server(directory: Path, token: str) -> Iterator[ConnectServer]:
     """A server on ``local[2]``, ready, for as long as the block lasts."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -161,10 +163,10 @@ def connect_server(directory: Path) -> Iterator[ConnectServer]:
     }
     words = [f"--conf={name}={value}" for name, value in settings.items()]
     submit = (f"{DEPLOY}.SparkSubmit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
-    server = ConnectServer(directory, "connect", *submit, "--master", "local[2]", *words)
+    server = ConnectServer(directory, "connect", *submit, "--master", "local[2]", *words, token=token)
     try:
         port = server.wait_for(r"Spark Connect server started at: \S+?:(\d+)")[1]
-        server.url = f"sc://127.0.0.1:{port}"
+        server.url = f"sc://localhost:{port}"  # by that name a token needs no TLS
         yield server
     finally:
         server.close()
