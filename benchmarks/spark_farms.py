@@ -54,6 +54,7 @@ PARTITIONS = max(CORES)  # of the state
 LIVE, BACKLOG = 25, 2000  # entries of a farm in a batch
 LIVE_BATCHES, BACKLOG_BATCHES = 10, 2
 RATIO_MOST = 0.5
+STOP_S = 30
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -182,9 +183,14 @@ class Measurer:
         return found
 
     def close(self) -> None:
+        """End it; its Java process ends with it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:  # in the midst of a query
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager
@@ -279,7 +285,7 @@ def spread(values: list[float], digits: int | None = None) -> dict[str, float]:
 
 
 def report(figure: str, **values: Any) -> None:
-    print(json.dumps({"figure": figure, **values}), flush=True)
+    print(json.dumps({"figure": figure, **values, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
 def main() -> int:
