@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -23,9 +24,8 @@ def lab_directory() -> Iterator[Path]:
     In the block this process' environment names the directory, so that its children inherit that, and has
     a ``TMPDIR`` in it. Use it in the program's main task only.
     """
-    directory = Path(tempfile.mkdtemp(prefix="garlicfarm-lab-"))
-    scratch = directory / "tmp"
-    scratch.mkdir()
+    # Named by chance and made once something waits to remove it, so that no moment is a bad one to be killed.
+    directory = Path(tempfile.gettempdir()) / f"garlicfarm-lab-{secrets.token_urlsafe(6)}"
     cleaner = subprocess.Popen(
         [sys.executable, "-I", "-S", cleanup.__file__, str(directory)],
         stdin=subprocess.PIPE,
@@ -33,6 +33,9 @@ def lab_directory() -> Iterator[Path]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the lab
     )
+    scratch = directory / "tmp"
+    directory.mkdir(mode=0o700)
+    scratch.mkdir()
     before = {name: os.environ.get(name) for name in (cleanup.MARK, "TMPDIR")}
     os.environ.update({cleanup.MARK: str(directory), "TMPDIR": str(scratch)})
     try:

@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -35,6 +36,9 @@ STOP_TIMEOUT_S = 15.0
 """How long a process may work or idle; waiting for a busy machine does not count."""
 LOOK_S = 0.05
 LAST_LINES = 15
+PORTS = (15000, 30999)
+HELD = 100
+_holders: deque[socket.socket] = deque()
 
 FAST: Mapping[str, float] = {
     "election_timeout_min_s": 1.0,
@@ -46,16 +50,27 @@ FAST: Mapping[str, float] = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Unused ports of loopback, outside the range from which the kernel assigns ports; processes that ask at
-    the same time mostly draw from different parts of it."""
+    """Unused ports of loopback, outside the range from which the kernel assigns ports.
+
+    No process that asks is given one of them again until this process has ended, or has asked for `HELD`
+    others: they are bound here. A server that sets ``SO_REUSEADDR`` can listen on them nevertheless, again
+    and again; until one does, connections are refused.
+    """
     ports: list[int] = []
-    first = 15000 + os.getpid() % 16 * 1000
     while len(ports) < count:
-        port = random.SystemRandom().randint(first, first + 999)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in ports:
-                ports.append(port)
+        port = random.SystemRandom().randint(*PORTS)
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        # Not before it is bound: it must not be given a port that another holds.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _holders.append(holder)
+        ports.append(port)
+    while len(_holders) > HELD:
+        _holders.popleft().close()
     return ports
 
 

@@ -248,8 +248,12 @@ class FeedSuite:
         for _ in range(2):  # the first turn opens what the process keeps
             async with _running(feed, source):
                 await source.wait_read(source.commit(b"entry"))
-            opened.append((len(os.listdir("/dev/fd")), trio.lowlevel.current_statistics().tasks_living))
+            opened.append(_opened())
         (descriptors, tasks), (descriptors_then, tasks_then) = opened
+        with trio.move_on_after(PATIENCE_S):  # threads close later, and so does another side in this process
+            while descriptors_then > descriptors or tasks_then > tasks:
+                await trio.sleep(0.01)
+                descriptors_then, tasks_then = _opened()
         assert descriptors_then <= descriptors, "descriptors stay open when the feed has ended"
         assert tasks_then <= tasks, "tasks go on when the feed has ended"
 
@@ -269,6 +273,11 @@ class FeedSuite:
             except* FeedError as group:
                 said = str(group.exceptions[0])
         assert said.strip()
+
+
+def _opened() -> tuple[int, int]:
+    """How many descriptors this process has open, and how many tasks Trio has."""
+    return len(os.listdir("/dev/fd")), trio.lowlevel.current_statistics().tasks_living
 
 
 @asynccontextmanager

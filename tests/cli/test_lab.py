@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from garlicfarm.lab.cleanup import lock_holder
+from tests.running import Terminal, running, until
 
-GARLICFARM = [sys.executable, "-m", "garlicfarm"]
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
+HANG_GUARD_S = 280.0
+"""Ends what hangs before pytest does, so that the test shows what was said."""
+
+
+COMMAND = [
+    # The tests may run where signals are ignored, as below nohup(1), and so would the lab.
+    *["env", "--default-signal=HUP,INT,TERM"],
+    *[sys.executable, "-m", "garlicfarm", "lab"],
+]
 
 
 def run(*arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     return subprocess.run(
-        [*GARLICFARM, "lab", *arguments],
+        [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=HANG_GUARD_S,
         check=False,
-        env=environment,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
+
+
+@contextmanager
+def running_lab(directory: Path, *options: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A lab that ends with the block. Its files are in ``temporary`` of the directory, what it says in
+    ``stderr``."""
+    temporary, said = directory / "temporary", directory / "stderr"
+    temporary.mkdir()
+
+    def logs() -> list[Path]:
+        return [said, *temporary.glob("*/farm/*/node.log")]
+
+    environment = {**os.environ, "TMPDIR": str(temporary), **how.pop("env", {})}
+    with said.open("wb") as stderr:
+        how = {"stdout": subprocess.DEVNULL, "stderr": stderr, "env": environment, **how}
+        with running([*COMMAND, *options], logs=logs, **how) as lab:
+            yield lab
 
 
 @pytest.mark.slow
 def test_lab_until_publisher_names_both_and_leaves_nothing(tmp_path: Path) -> None:
-    ended = run("--until", "publisher", tmp_path=tmp_path)
+    ended = run("--until", "publisher", "--timeout", "4m", tmp_path=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert re.fullmatch(r"leader [123], publisher [123]\n", ended.stdout)
     assert list(tmp_path.iterdir()) == []
@@ -84,10 +108,6 @@ def nodes_listen(directory: Path) -> bool:
     return any(directory.glob("*/farm/node-1/data/admin.url"))
 
 
-def interval_set(directory: Path) -> bool:
-    return any("action=interval" in log.read_text() for log in directory.glob("*/farm/node-1/node.log"))
-
-
 def preparation_runs(directory: Path) -> bool:
     return any("sleeper" in line and "--prepare" not in line for line in command_lines(directory))
 
@@ -107,27 +127,13 @@ def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(
 ) -> None:
     sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
     prepare = ["--prepare", sleeper] if "--rank" in options else []
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    with subprocess.Popen(
-        # Under nohup(1) the tests ignore SIGHUP, and so would the lab.
-        ["env", "--default-signal=HUP", *GARLICFARM, "lab", *options, *prepare],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    ) as lab:
-        deadline = time.monotonic() + 60
-        while not moment(tmp_path if prepare else temporary):
-            assert lab.poll() is None, lab.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with running_lab(tmp_path, *options, *prepare) as lab:
+        until(lambda: moment(tmp_path if prepare else tmp_path / "temporary"), lab)
         lab.send_signal(number)
         lab.send_signal(number)  # timeout(1) sends it twice, and people press Ctrl-C twice
-        _, said = lab.communicate(timeout=60)
-    assert (lab.returncode, said) == (130, "interrupted\n")
-    assert list(temporary.iterdir()) == []
+        code = lab.wait()
+        assert (code, (tmp_path / "stderr").read_text()) == (130, "interrupted\n")
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert command_lines(tmp_path) == []
 
 
@@ -147,26 +153,21 @@ def test_lab_on_real_i2pd_names_a_publisher_from_true_figures(tmp_path: Path) ->
         [*NAMESPACE, sys.executable, str(checks), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=HANG_GUARD_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert '"publisher": ' in ended.stdout
 
 
-def test_lab_on_a_terminal_says_at_once_what_it_does() -> None:
-    ours, terminal = os.openpty()
-    with subprocess.Popen(
-        [*GARLICFARM, "lab"], stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal
-    ) as process:
-        os.close(terminal)
-        said = os.read(ours, 1000)
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # EIO: the last one who had it open is gone
-            while os.read(ours, 1000):
-                pass
-        assert process.wait(30) == 130
-    os.close(ours)
+def test_lab_on_a_terminal_says_at_once_what_it_does(tmp_path: Path) -> None:
+    with Terminal() as terminal, running_lab(tmp_path, stdout=terminal.theirs, stderr=terminal.theirs) as lab:
+        terminal.close_theirs()
+        said = terminal.read()
+        lab.send_signal(signal.SIGINT)
+        while terminal.read():
+            pass
+        assert lab.wait() == 130
     assert said.startswith(b"starting 3 nodes")
 
 
@@ -180,54 +181,28 @@ def test_lab_that_is_killed_leaves_nothing(
     sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
     prepare = ["--prepare", sleeper] if "--rank" in options else []
     temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    with subprocess.Popen(
-        [*GARLICFARM, "lab", *options, *prepare],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    ) as lab:
-        deadline = time.monotonic() + 60
-        while not moment(tmp_path if prepare else temporary):
-            assert lab.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with running_lab(tmp_path, *options, *prepare) as lab:
+        until(lambda: moment(tmp_path if prepare else temporary), lab)
         lab.kill()
-    while list(temporary.iterdir()) or command_lines(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not list(temporary.iterdir()) and not command_lines(tmp_path))
 
 
 def test_lab_ends_a_node_that_was_started_again_by_hand(tmp_path: Path) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    with subprocess.Popen(
-        [*GARLICFARM, "lab", "--nodes", "1"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    ) as lab:
-        deadline = time.monotonic() + 60
-        while not interval_set(temporary):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        (node,) = temporary.glob("*/farm/node-1")
-        first = lock_holder(node / "data")
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        (node / "data" / "admin.url").unlink()
-        with subprocess.Popen(
-            [*GARLICFARM, "node", "start", "--config", str(node / "garlicfarm.toml")],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as again:
-            while not nodes_listen(temporary):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            assert lock_holder(node / "data") == again.pid
+    """By hand, as the lab's screen says. Before that a node that ends is a lab that does not start."""
+    size = {"COLUMNS": "500", "LINES": "60", "TERM": "xterm"}
+    with (
+        Terminal() as terminal,
+        running_lab(tmp_path, "--nodes", "1", stdout=terminal.theirs, env=size) as lab,
+    ):
+        terminal.close_theirs()
+        os.kill(int(terminal.read_until(rb"node 1: kill -9 (\d+)\s")), signal.SIGKILL)
+        config = terminal.read_until(rb"(?s)node 1 is down \(killed\).*?--config.*?(/\S+\.toml)")
+        again = [sys.executable, "-m", "garlicfarm", "node", "start", "--config", config.decode()]
+        with running(again, stderr=subprocess.DEVNULL) as node:
+            terminal.read_until(rb"node 1: kill -9 %d\s" % node.pid)
             lab.send_signal(signal.SIGTERM)
-            assert lab.wait(60) == 130
-            assert again.wait(60) == -signal.SIGKILL
-    assert list(temporary.iterdir()) == []
+            while terminal.read():
+                pass
+            assert lab.wait() == 130
+            assert node.wait() == -signal.SIGKILL
+    assert list((tmp_path / "temporary").iterdir()) == []

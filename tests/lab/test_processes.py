@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +20,7 @@ import trio
 
 from garlicfarm.errors import UnreachableError
 from garlicfarm.lab import processes
-from garlicfarm.lab.processes import LOOK_S, Patience, activity, process_farm
+from garlicfarm.lab.processes import LOOK_S, Patience, activity, free_ports, process_farm
 from garlicfarm.setup.provision import MemberPlan
 
 WAITS = "print('it waits', flush=True); import time; time.sleep(600)"
@@ -95,6 +99,43 @@ def test_activity_is_that_of_all_threads_as_the_kernel_counts_it() -> None:
             pass
         process.stdin.close()
     assert activity(2**22 + 1) == (0, True)  # there is no such process
+
+
+@pytest.fixture
+def few_ports(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """Ports are drawn from so few that one is drawn twice unless something prevents it."""
+    first = random.randint(*processes.PORTS) - 60
+    holders: deque[socket.socket] = deque()
+    monkeypatch.setattr(processes, "PORTS", (first, first + 59))
+    monkeypatch.setattr(processes, "_holders", holders)
+    yield processes.PORTS
+    for each in holders:
+        each.close()
+
+
+def test_free_port_is_given_once_on_the_machine_until_many_others_are(
+    few_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "HELD", 25)
+    ours = [free_ports(1)[0] for _ in range(25)]
+    script = f"from garlicfarm.lab import processes as p; p.PORTS = {few_ports}; print(p.free_ports(25))"
+    theirs = json.loads(subprocess.check_output([sys.executable, "-c", script]))
+    assert len({*ours, *theirs}) == 50
+    free_ports(25)
+    for port in ours:
+        with socket.socket() as others:
+            others.bind(("127.0.0.1", port))
+
+
+def test_free_port_refuses_connections_until_a_server_listens_again_and_again(
+    few_ports: tuple[int, int],
+) -> None:
+    (port,) = free_ports(1)
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)):
+            socket.create_connection(("127.0.0.1", port)).close()
 
 
 async def test_node_that_was_started_by_hand_is_found(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""Programs that a test starts: they end with its block, and a test that fails shows what they wrote."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["Terminal", "running", "until"]
+
+ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], *, logs: Callable[[], Iterable[Path]] = tuple, **how: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process for as long as the block lasts; one that still runs then is killed.
+
+    ``logs``: the files to show if the block raises, asked while the process may still run. ``how``: as for
+    `subprocess.Popen`; its stdin is empty unless that says otherwise.
+    """
+    with subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, **how}) as process:
+        try:
+            yield process
+        except BaseException as error:
+            for file in logs():
+                with suppress(FileNotFoundError):  # a lab removes its files
+                    error.add_note(f"--- {file}\n{file.read_text(errors='replace')}")
+            raise
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], object], *processes: subprocess.Popen[bytes]) -> None:
+    """Wait until a condition holds that these processes, or others, bring about. Fails if one of these ends;
+    what takes too long is ended by pytest's own ``timeout``, which is minutes."""
+    while not condition():
+        for process in processes:
+            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
+        time.sleep(0.05)
+
+
+class Terminal:
+    """A terminal for programs: start them with ``theirs``, then call `close_theirs`."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.openpty()
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_theirs()
+        os.close(self._ours)
+
+    def close_theirs(self) -> None:
+        """Let `read` notice the end of the programs."""
+        if self._is_open:
+            os.close(self.theirs)
+        self._is_open = False
+
+    def read(self) -> bytes:
+        """What the programs have written meanwhile, at least a byte; b"" once none has the terminal open."""
+        try:
+            return os.read(self._ours, 100_000)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
+
+    def read_until(self, pattern: bytes) -> bytes:
+        """The first group of a pattern, or all of its match, once the programs have written it.
+
+        Looks at what they write from now on, without what moves the cursor or colours."""
+        said = b""
+        while (found := re.search(pattern, ESCAPES.sub(b"", said))) is None:
+            more = self.read()
+            assert more, f"it ended without {pattern!r}: {said!r}"
+            said += more
+        return found[1] if found.re.groups else found[0]
