@@ -33,7 +33,7 @@ def _program(*command: str) -> str | None:
     """Why ``command`` does not run here; None if it does."""
     if shutil.which(command[0]) is None:
         return f"{command[0]} is not installed: as root, make debs"
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240)
     *_, cause = ["", *done.stderr.splitlines()]
     return f"{' '.join(command)}: {cause}" if done.returncode else None
 

@@ -76,6 +76,10 @@ class Terminal:
                 raise
             return b""
 
+    def write(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._ours, keys)
+
     def read_until(self, pattern: bytes) -> bytes:
         """The first group of a pattern, or all of its match, once the programs have written it.
 

@@ -38,7 +38,7 @@ LOCAL_PASSWORD = "local's word"
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that must come about, on a busy machine too; fail where it does not."""
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
             await trio.sleep(0.01)
 

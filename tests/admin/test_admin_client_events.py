@@ -97,7 +97,7 @@ async def clients(nodes: list[FakeNode], urls: list[str], user: str = "rita") ->
 async def entries(stream: EventStream, count: int) -> list[bytes]:
     """The values of the next entries."""
     values: list[bytes] = []
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         while len(values) < count:
             event = await anext(stream)
             if isinstance(event, EntryEvent):
@@ -110,7 +110,7 @@ async def test_events_are_how_things_stand_and_then_every_entry(node: FakeNode, 
     node.farm.commit(b"\xff", ValueType.CONFIGURATION)
     got = []
     async with node.client(url) as client:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             async with client.events("farm", after=0) as stream:
                 async for event in stream:
                     got.append(event)
@@ -136,7 +136,7 @@ async def test_events_of_some_kinds_are_no_others(node: FakeNode, url: str) -> N
     async with node.client(url) as client, client.events("farm", after=0, kinds=["position"]) as stream:
         for number in range(1, 4):
             node.farm.commit(b"x")
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 assert await anext(stream) == PositionEvent(number)
         with pytest.raises(LocalProtocolError, match="kinds"):
             client.events("farm", kinds=["secret"])
@@ -199,7 +199,7 @@ async def test_what_changed_while_no_node_was_connected_is_told_and_nothing_else
             clients([node, other], [first, second]) as client,
             client.events("farm", after=0, kinds=NO_ENTRIES) as stream,
         ):
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 kinds = [type(await anext(stream)).__name__ for _ in range(4)]
                 assert kinds == ["LeaderEvent", "MembersEvent", "HealthEvent", "PublisherEvent"]
                 shutdown.set()
@@ -297,7 +297,7 @@ async def test_program_that_takes_no_events_is_no_silent_peer(
         node.farm.commit(b"%d " % number + b"x" * 1000)
     async with node.client(through) as client, client.events("farm", after=0, kinds=["entry"]) as stream:
         assert await entries(stream, 1)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not stream._is_held_up:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         made = cable.made
@@ -367,7 +367,7 @@ async def test_farm_that_was_recovered_meanwhile_is_not_taken_for_the_same(
             node.farm.commit(b"0")
             assert await entries(stream, 1) == [b"0"]
             shutdown.set()
-            with pytest.raises(RemoteProtocolError, match="recovered"), trio.fail_after(60):
+            with pytest.raises(RemoteProtocolError, match="recovered"), trio.fail_after(240):
                 await anext(stream)
 
 
@@ -396,7 +396,7 @@ async def test_events_that_cannot_be_had_are_an_error_at_once(
     node: FakeNode, url: str, make: Callable[..., AdminClient], farm: str, error: type[GarlicFarmError]
 ) -> None:
     async with make(node.client, url) as client, client.events(farm) as stream:
-        with trio.fail_after(60), pytest.raises(error):
+        with trio.fail_after(240), pytest.raises(error):
             await anext(stream)
 
 
@@ -419,7 +419,7 @@ async def test_node_that_does_not_come_back_is_an_error_once_patience_is_over(no
         ):
             await anext(stream)
             shutdown.set()
-            with trio.fail_after(60), pytest.raises(UnreachableError):
+            with trio.fail_after(240), pytest.raises(UnreachableError):
                 await anext(stream)
 
 

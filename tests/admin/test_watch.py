@@ -33,7 +33,7 @@ class Watching:
         self._events: list[dict[str, Any]] = []
 
     async def next(self) -> dict[str, Any]:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not self._events:
                 self._events = [json.loads(line) for line in (await self.web.get_message()).splitlines()]
         return self._events.pop(0)
@@ -46,7 +46,7 @@ class Watching:
 
     async def code(self) -> int:
         """Why it is closed."""
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while True:
                 try:
                     await self.web.get_message()

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import trio
 
-ANSWER_S = 30.0
+ANSWER_S = 240.0
 CHANGED = "net::ERR_NETWORK_CHANGED"
 """Something on this machine added or removed a network, a container engine say: a browser tries again."""
 FLAGS = (

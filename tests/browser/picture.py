@@ -43,7 +43,7 @@ async def main(target: Path, *, dark: bool) -> None:
 
 async def _roles(farm: ProcessFarm) -> tuple[int, int]:
     async with farm.nodes[1].client() as client:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while True:
                 status = await client.status(farm.name)
                 if status["leader"] and status["publisher"]:

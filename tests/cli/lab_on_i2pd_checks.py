@@ -15,7 +15,7 @@ import trio
 from garlicfarm.cli.lab import running_lab
 from garlicfarm.lab.processes import ProcessFarm
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 KIB = 1024
 
 

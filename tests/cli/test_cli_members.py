@@ -301,7 +301,7 @@ def test_progress_on_a_terminal_is_a_bar() -> None:
         done = subprocess.run(
             [sys.executable, "-c", program],
             stderr=theirs,
-            timeout=30,
+            timeout=240,
             check=True,
             env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])},
         )

@@ -54,7 +54,7 @@ class Served:
     def running(self) -> Iterator[None]:
         thread = threading.Thread(target=trio.run, args=[self._main])
         thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(240)
         try:
             yield
         finally:
@@ -156,7 +156,7 @@ def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(
     while drawn.count(b"unreachable") < 2:
         drawn += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(240) == 130
     os.close(ours)
     assert (b"\x1b[1;32m" in drawn) == colour
 
@@ -183,7 +183,7 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(
     assert first == "1"
     assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
     process = spawn("log", "post", stdin=subprocess.PIPE)
-    assert process.communicate(b"from stdin", timeout=60) == (b"3\n", b"")
+    assert process.communicate(b"from stdin", timeout=240) == (b"3\n", b"")
     values = [entry.value for entry in served.node.farm.log]
     assert values == [b"from a file \xff", b"from a file \xff", b"from stdin"]
     assert served.node.farm.posted_by == ["local"] * 3
@@ -199,7 +199,7 @@ def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
     assert run(["log", "post", "entry"]) == 2
     assert "entry is empty; an entry has one byte or more" in capsys.readouterr().err
     process = spawn("log", "post", stdin=subprocess.DEVNULL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, b"")
     assert b"error: stdin is empty" in err
     assert served.node.farm.log == []
@@ -274,7 +274,7 @@ def test_log_post_in_batches_waits_for_no_second_line(
         process.stdin.flush()
         assert process.stdout.readline() == b"line %d: index %d, term 3\n" % (number, number)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(240) == 130
     assert process.stderr is not None
     assert process.stderr.read().splitlines() == [
         b"3 lines: 3 committed; no line after line 3 was sent",
@@ -297,7 +297,7 @@ def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(
     while not served.node.farm.batches:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert out.splitlines() == [
         b"line 2: unknown: interrupted before the answer",
@@ -358,7 +358,7 @@ def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
         served.commit(b"entry %d" % number)
         assert json.loads(process.stdout.readline())["value"] == f"entry {number}"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err.strip()) == (130, b"", b"interrupted")
 
 
@@ -373,7 +373,7 @@ def test_log_tail_whose_reader_leaves_ends_quietly(
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(60) == 1
+    assert process.wait(240) == 1
 
 
 def test_user_named_by_options_is_asked_with_instead_of_the_local_one(

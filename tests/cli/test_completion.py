@@ -35,7 +35,7 @@ def test_tab_in_bash_completes_as_the_guide_sets_it_up(typed: str, completed: st
         '_garlicfarm_completion garlicfarm\necho "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(
-        ["bash", "-ec", script], env=ENVIRON, capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-ec", script], env=ENVIRON, capture_output=True, text=True, check=True, timeout=240
     )
     assert (done.stdout, done.stderr) == (f"{completed}\n", "")
 
@@ -52,7 +52,7 @@ def test_set_up_of_other_shells_is_printed(shell: str, first: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout.startswith(first)
 
@@ -70,7 +70,7 @@ def test_completion_of_every_command_imports_nothing_heavy() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     *commands, loaded = done.stdout.splitlines()
     assert {"plain,node", "plain,status", "plain,wait"} <= set(commands)

@@ -17,7 +17,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import NodeProcess, process_farm
 
 GARLICFARM = (sys.executable, "-m", "garlicfarm")
-DEADLINE_S = 60
+DEADLINE_S = 240
 
 
 class Shell:

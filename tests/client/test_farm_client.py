@@ -184,7 +184,7 @@ async def test_many_tasks_share_one_connection_and_follow_a_new_leader(tmp_path:
         leader = nodes.running[first]
         leader.scope.cancel()
         await leader.ended.wait()
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while client._rpc_clients[first]._link.connected:  # noqa: ASYNC110 - or a post is sent in vain
                 await trio.sleep(0.01)
         await post_all(20)  # the first ones wait for the election

@@ -24,7 +24,7 @@ from garlicfarm.storage.snapshots import list_snapshots
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_NODE = EXAMPLES / "own_node.py"
 USER, PASSWORD = "alice", "a password of hers"
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 NODE = (sys.executable, "-m", "garlicfarm", "node", "start")
 NONE: Mapping[str, int] = {}
 

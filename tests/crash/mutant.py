@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 
 from garlicfarm.cli import main
 from garlicfarm.storage import appender
@@ -20,16 +21,14 @@ def never_sync() -> None:
 
 
 def report_before_the_write() -> None:
-    """Batches are reported at once, and written and synced twenty at a time."""
+    """Batches are reported at once, and written once twenty more are: never are all of them on disk."""
     write = appender._write
-    waiting: list[tuple[int, bytes | bytearray, int]] = []
+    waiting: deque[tuple[int, bytes | bytearray, int]] = deque()
 
     def write_later(file: int, data: bytes | bytearray, offset: int) -> None:
         waiting.append((file, data, offset))
-        if len(waiting) >= 2 * BEHIND:  # each time the frame, and how far all is synced
-            for each in waiting:
-                write(*each)
-            waiting.clear()
+        while len(waiting) > 2 * BEHIND:  # each time the frame, and how far all is synced
+            write(*waiting.popleft())
 
     appender._write = write_later
 

@@ -71,7 +71,7 @@ async def test_everything_that_a_running_node_makes_is_private_without_a_umask(t
         for _ in range(30):
             await nodes.replica().post(b"x", 0)
         snapshots = nodes.data(1) / "farms" / "farm" / "snapshots"
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while not [*snapshots.glob("*.snap")]:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert (nodes.data(1) / "admin.url").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable
 
 from garlicfarm.cli import main
@@ -14,16 +15,14 @@ BEHIND = 20
 
 
 def acknowledge_before_saving() -> None:
-    """Batches are acknowledged at once, and saved twenty at a time."""
+    """Batches are acknowledged at once, and saved once twenty more are: never are all of them saved."""
     save = RecordFiles.save
-    waiting: list[Unsaved] = []
+    waiting: deque[Unsaved] = deque()
 
     def save_later(self: RecordFiles, batch: Iterable[Unsaved], now_ms: int) -> None:
         waiting.extend(batch)
-        if len(waiting) >= BEHIND:
-            for each in waiting:
-                save(self, [each], now_ms)
-            waiting.clear()
+        while len(waiting) > BEHIND:
+            save(self, [waiting.popleft()], now_ms)
 
     RecordFiles.save = save_later
 

@@ -114,7 +114,7 @@ def sorted_by_epoch(records: Sequence[ReceivedRecord]) -> list[ReceivedRecord]:
 
 
 async def read(consumer: DafkaConsumer, count: int) -> list[ReceivedRecord]:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         return [await anext(consumer) for _ in range(count)]
 
 

@@ -31,7 +31,7 @@ def fill(farm: FarmInMemory, count: int) -> None:
 
 
 async def all_stored(store: DafkaStore, count: int) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         await until(lambda: sum(each.next for each in store.partitions()) >= count)
 
 

@@ -26,7 +26,7 @@ from garlicfarm_plugin_dafka.tower import Tower, open_tower
 from tests.dafka.meshes import KeyRing, plain_tower, until
 from tests.node.support.cluster import Cluster, cluster
 
-HANG_GUARD_S = 90.0
+HANG_GUARD_S = 240.0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.store_core import SavedPartition
 from tests.dafka.meshes import KeyRing, plain_tower
 
-DEADLINE_S = 60.0  # ends what hangs
+DEADLINE_S = 240.0  # ends what hangs
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:

@@ -209,7 +209,7 @@ def test_a_killed_process_loses_nothing_that_it_reported_saved(tmp_path):
 def test_a_full_disk_ends_the_process_and_loses_nothing(tmp_path):
     # A file that may not grow is to SQLite what a full disk is.
     command = ["prlimit", "--fsize=500000", *CHILD, str(tmp_path), "1", str(ENDLESS)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240)
     *lines, last = done.stdout.decode().splitlines()
     assert last.startswith("StorageError")
     record_child.check(tmp_path, {line.split()[1]: int(line.split()[2]) for line in lines})
@@ -225,7 +225,7 @@ def test_a_power_cut_loses_nothing_saved_and_each_mutant_is_found_out(tmp_path, 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        timeout=200,
+        timeout=280,
     )
     output = done.stdout.decode()
     if mutant is None:

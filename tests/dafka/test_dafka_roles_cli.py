@@ -28,7 +28,7 @@ from garlicfarm_plugin_dafka.store_core import Unsaved
 from tests.dafka.meshes import plain_tower, until
 
 COMMAND = (sys.executable, "-m", "garlicfarm", "dafka")
-DEADLINE_S = 90.0  # ends what hangs
+DEADLINE_S = 240.0  # ends what hangs
 
 
 @contextmanager
@@ -59,10 +59,13 @@ def read_one_line(url: str) -> int:
     """Close the output of a consumer after a line; its exit code."""
     command = [*COMMAND, "consume", "t", "--tower", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.stdout.close()
-        return process.wait(DEADLINE_S)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.stdout.close()
+            return process.wait(DEADLINE_S)
+        finally:
+            process.kill()
 
 
 async def test_lines_are_produced_stored_and_consumed_once(tmp_path):

@@ -65,7 +65,7 @@ async def test_a_signal_that_sending_uses_up_is_not_missed(context):
     async def wait() -> None:
         woken.extend(await publisher.receive())
 
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()

@@ -20,7 +20,7 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path, mutant):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        timeout=200,
+        timeout=280,
     )
     output = done.stdout.decode()
     if mutant is None:

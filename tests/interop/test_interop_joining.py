@@ -23,7 +23,7 @@ from tests.node.support.jraft_peer import wire
 CLIENT, ADD = MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER_REQUEST
 ANSWER = MessageType.APPEND_ENTRIES_RESPONSE
 FOLLOWER, LEADER, JOINER = 1, 2, 4
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 Say = Callable[[Request], Awaitable[Response]]
 

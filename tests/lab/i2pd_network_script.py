@@ -11,7 +11,7 @@ import trio
 from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 
-STORED_S = 60.0
+STORED_S = 240.0
 PLANS = (
     RouterPlan(log_level="info", has_leaf=False),
     RouterPlan(log_level="info", has_leaf=False),

@@ -22,7 +22,7 @@ async def answer_with(data: bytes, stream: trio.SocketStream) -> None:
 
 async def test_site_tells_its_text(nursery: trio.Nursery) -> None:
     port = await nursery.start(serve_site, "node 2")
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         assert await fetch(f"http://127.0.0.1:{port}", HOST) == "node 2"
 
 
@@ -33,7 +33,7 @@ async def test_answer_ends_with_its_length_though_the_connection_stays_open(nurs
         await trio.sleep_forever()
 
     (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         assert await fetch(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", HOST) == "node 2"
 
 
@@ -50,7 +50,7 @@ async def test_answer_that_is_no_page_is_an_error(
 ) -> None:
     serve = partial(trio.serve_tcp, partial(answer_with, data), 0, host="127.0.0.1")
     (listener,) = await nursery.start(serve)
-    with trio.fail_after(60), pytest.raises(error, match=says):
+    with trio.fail_after(240), pytest.raises(error, match=says):
         await fetch(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", HOST)
 
 
@@ -64,7 +64,7 @@ async def test_client_sees_the_site_end_and_another_take_its_place(nursery: trio
     (port,) = free_ports(1)
     client = Client(f"http://127.0.0.1:{port}", HOST)
     nursery.start_soon(client.run)
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         for text, before in (("node 1", None), ("node 2", "node 1")):
             async with trio.open_nursery() as site:
                 await site.start(serve_site, text, port)

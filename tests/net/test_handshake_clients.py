@@ -109,7 +109,7 @@ async def serving(server: Server, certificate: Path, *, lenient: bool = True) ->
     listeners = [trio.SSLListener(listener, context, https_compatible=lenient) for listener in plain]
     async with trio.open_nursery() as nursery:
         await nursery.start(trio.serve_listeners, server.handle, listeners)
-        with trio.fail_after(30):
+        with trio.fail_after(240):
             yield server
         nursery.cancel_scope.cancel()
 
@@ -221,10 +221,10 @@ async def test_httpx_reaches_101_and_the_raw_stream(
             raw = response.extensions["network_stream"]
             data = b""
             while len(data) < 4:
-                data += await raw.read(4, timeout=60)
+                data += await raw.read(4, timeout=240)
             assert data == b"raft"
-            await raw.write(b"\x01echo", timeout=60)
-            assert await raw.read(5, timeout=60) == b"\x01echo"
+            await raw.write(b"\x01echo", timeout=240)
+            assert await raw.read(5, timeout=240) == b"\x01echo"
     assert server.logins == [user]
 
 

@@ -259,5 +259,5 @@ def test_make_targets_on_the_pages_exist() -> None:
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=240, check=False
     )

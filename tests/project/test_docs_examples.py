@@ -77,7 +77,7 @@ async def test_watcher_says_what_happens(tmp_path: Path, capsys: pytest.CaptureF
     async with node.running() as url, trio.open_nursery() as nursery:
         nursery.start_soon(example("watch").main, url, node.pin, "rita", PASSWORDS["rita"][1])
         node.farm.commit(b"hello")
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while "hello" not in output:
                 await trio.sleep(0.01)
                 output += capsys.readouterr().out
@@ -102,7 +102,7 @@ async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.Captu
             place = "farm", str(tower.endpoint), "tcp://127.0.0.1:0", "", ""
             nursery.start_soon(example("dafka_statuses").main, *place)
             await producer.send_many(encode_lines([entry]) for entry in entries)
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 while "moved" not in output:
                     await trio.sleep(0.01)
                     output += capsys.readouterr().out

@@ -15,7 +15,7 @@ from garlicfarm.renamed import APPLICATIONS, ROLES
 from tests.node.support.stored_by_0_1 import unpacked
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "upgrade.md").read_text(encoding="utf-8")
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 def blocks(info: str) -> list[str]:

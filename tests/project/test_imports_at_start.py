@@ -45,7 +45,7 @@ NOT_FOR_STATUS = {"httpx", "rich", "pygments", "starlette", "jinja2", "cryptogra
 def modules_of(*arguments: str) -> set[str]:
     """What a command has imported at its end."""
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True, timeout=240
     )
     return {*done.stdout.splitlines()[-1].split()[1:]}
 

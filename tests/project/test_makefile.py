@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -11,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.running import Terminal, running
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -113,18 +114,16 @@ def test_make_lab_ended_by_ctrl_c_reports_no_error(project: Path) -> None:
         project / ".venv/bin/garlicfarm",
         "trap 'echo interrupted; exit 130' INT; echo shown; while :; do sleep 0.1; done",
     )
-    ours, theirs = os.openpty()
     command = ["setsid", "--ctty", "make", "lab"]
-    with subprocess.Popen(command, cwd=project, env=OUTSIDE, stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        said = b""
-        while b"shown" not in said:
-            said += os.read(ours, 1000)
-        os.write(ours, b"\x03")
-        with contextlib.suppress(OSError):  # EIO: the last process that had it open has ended
-            while more := os.read(ours, 1000):
+    with Terminal() as terminal:
+        theirs = terminal.theirs
+        with running(command, cwd=project, env=OUTSIDE, stdin=theirs, stdout=theirs, stderr=theirs):
+            terminal.close_theirs()
+            terminal.read_until(b"shown")
+            terminal.write(b"\x03")
+            said = b""
+            while more := terminal.read():
                 said += more
-    os.close(ours)
     assert b"interrupted" in said
     assert b"make: ***" not in said
 

@@ -109,7 +109,7 @@ LISTING = """
 def run(*command: str | Path, cwd: Path, site: Path | None = None) -> str:
     environment = {**os.environ, "PYTHONPATH": str(site or ""), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -23,7 +23,7 @@ from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 
 ROUTERS = json.loads(os.environ["I2PD_ROUTERS"])
 TUNNELS_TIMEOUT_S = 40
-RESTART_TIMEOUT_S = 30
+RESTART_TIMEOUT_S = 240
 
 
 def plugin(router: dict[str, str], **keys: str) -> I2PControlRouter:

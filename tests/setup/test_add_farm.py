@@ -183,7 +183,7 @@ async def test_node_serves_both_farms(tmp_path: Path) -> None:
     assert add(config, "barn", "--application", "log") == 0
     config = load(config.path, {})
     shutdown = trio.Event()
-    with trio.fail_after(30):
+    with trio.fail_after(240):
         async with trio.open_nursery() as nursery:
             both = await nursery.start(lambda **more: serve(config, shutdown=shutdown, **more))
             index, _ = await both.farms["barn"].post(b"in the barn", "local")

@@ -106,7 +106,7 @@ class Running:
         await self.until(lambda: len(self.chunks) == len(requests))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not condition():
                 await self._moved.wait()
 

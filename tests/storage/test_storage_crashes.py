@@ -36,7 +36,7 @@ def check_against_model(directory: Path, seed: int, start: tuple[Any, Any], repo
 def run_child(command: list[str], directory: Path, seed: int, **options: int) -> tuple[list[int], str]:
     """Run the child to its end; the tokens reported, and the line that tells of an error."""
     arguments = [str(directory), str(seed), *(f"{name}={number}" for name, number in options.items())]
-    done = subprocess.run([*command, *CHILD, *arguments], stdout=subprocess.PIPE, check=True, timeout=60)
+    done = subprocess.run([*command, *CHILD, *arguments], stdout=subprocess.PIPE, check=True, timeout=240)
     lines = done.stdout.decode().splitlines()
     tokens = [int(line.split()[1]) for line in lines if line.startswith("durable")]
     assert tokens == sorted(set(tokens))

@@ -49,7 +49,7 @@ async def test_everything_queued_is_one_batch_reported_once(store: LogStore, ent
     assert (store.last_index(), store.initial_state()[0]) == (0, HardState())
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: writing.run(task_status=task_status))
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             await durable.wait()
         nursery.cancel_scope.cancel()
     assert tokens == [100]
@@ -71,7 +71,7 @@ async def test_report_comes_in_the_trio_thread_when_the_store_shows_it(store: Lo
     writing = Writer(store, on_durable)
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: writing.run(task_status=task_status))
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             for token in range(1, 30):
                 writing.submit(Persist(token, None, None, (entry(token),)))
                 await trio.sleep(0.002)

@@ -66,12 +66,10 @@ def nginx(directory: Path, upstreams: Mapping[str, str]) -> Iterator[tuple[int, 
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
     while process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except ConnectionRefusedError:
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         else:
             return

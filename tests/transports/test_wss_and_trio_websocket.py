@@ -34,7 +34,7 @@ async def test_its_client_is_served_and_told_of_the_end(tmp_path: Path, nursery:
 
     listen = Endpoint("wss", "127.0.0.1", 0)
     bound = await nursery.start(make_transport("wss", {}, tmp_path).serve, listen, answer)
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         async with await trio.open_tcp_stream(bound.host, bound.port) as tcp:
             web = await wrap_client_stream(nursery, tcp, "127.0.0.1", "/farm")
             for begin in range(0, len(DATA), 7000):
@@ -68,7 +68,7 @@ async def test_its_server_is_dialled_and_told_of_the_end(tmp_path: Path, nursery
 
     server = await nursery.start(partial(serve_websocket, echo, "127.0.0.1", 0, context))
     endpoint = Endpoint("wss", "127.0.0.1", server.port, {"path": "/farm", "pin": pin})
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         stream = await make_transport("wss", {}, tmp_path).open_stream(endpoint)
         async with stream, trio.open_nursery() as both:
             both.start_soon(stream.send_all, DATA)

@@ -26,7 +26,7 @@ RAFT = PRESETS["clearnet"]
 
 
 async def leader_and_term(farm: ProcessFarm) -> tuple[int, int]:
-    with trio.fail_after(30):
+    with trio.fail_after(240):
         while True:
             async with farm.nodes[1].client() as client:
                 status = await client.status(farm.name)

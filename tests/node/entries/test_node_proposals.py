@@ -319,7 +319,7 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
                 outcome.append(await nodes.replica(follower).post(b"held", 0))
 
             nursery.start_soon(post)
-            with trio.fail_after(5):
+            with trio.fail_after(240):
                 await held.wait()
             term = farm.raw.term
             index, _ = await nodes.replica(leader).post(b"not held", 0)

@@ -77,7 +77,7 @@ def hold_disk(farm: Replica) -> Callable[[], None]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
             await trio.sleep(0.001)
 

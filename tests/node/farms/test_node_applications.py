@@ -89,7 +89,7 @@ async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints
         for node_id in nodes.running:
             application = nodes.replica(node_id).application
             assert isinstance(application, Tally)
-            with trio.fail_after(20):
+            with trio.fail_after(240):
                 await application.greeted.wait()
         async with http(nodes, 2, "alice") as client:
             assert USERS["alice"] == "writer"

@@ -21,7 +21,7 @@ from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.node.support.cluster import Cluster, cluster
 from tests.project.test_docs_examples import example
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

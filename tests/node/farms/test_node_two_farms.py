@@ -33,7 +33,7 @@ def add_second_farm(nodes: Cluster) -> None:
 
 
 async def leader(nodes: Cluster, name: str) -> Replica:
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while True:
             farms = [nodes.replica(node_id, name) for node_id in nodes.running]
             for farm in farms:
@@ -44,7 +44,7 @@ async def leader(nodes: Cluster, name: str) -> Replica:
 
 async def folded(nodes: Cluster, name: str) -> dict[str, object]:
     """The ranking once all three members have posted, the same on each node."""
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while True:
             views = [nodes.node(node_id).farms[name] for node_id in nodes.running]
             bodies = [view.ranking() for view in views]

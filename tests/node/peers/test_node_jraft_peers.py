@@ -106,7 +106,7 @@ async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
         noted = await wire.ask(request(APPEND, 1, **fields))
         assert noted is not None
         assert (noted.next_index, noted.accepted) == (3, True)
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await plays.nodes.replica().wait_applied(1)
         client = await plays.dial()
         redirected = await client.ask(client_request(b"x"))
@@ -176,7 +176,7 @@ async def test_snapshot_of_a_jraft_leader_is_the_applications_state_also_after_a
             answer = await wire.ask(request(MessageType.INSTALL_SNAPSHOT_REQUEST, 3, value))
             assert answer is not None
             assert (answer.accepted, answer.next_index) == (True, offset + len(data))
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await plays.nodes.replica().wait_applied(8)
         assert restored == [b"one\ntwo\n"] * 2, "a first time on trial, by a new application"
         after = await wire.ask(
@@ -197,7 +197,7 @@ async def test_follower_of_a_jraft_leader_refuses_a_linearizable_read_and_names_
         answer = await (await plays.dial()).ask(request(APPEND, 3))
         assert answer is not None
         assert answer.accepted
-        with trio.fail_after(60), pytest.raises(NotLeader) as refused:
+        with trio.fail_after(240), pytest.raises(NotLeader) as refused:
             await plays.nodes.replica().reads.read_index()
         assert (refused.value.leader_id, refused.value.endpoint) == (2, plays.nodes.endpoints[2])
 
@@ -241,7 +241,7 @@ async def test_member_asks_a_jraft_leader_for_its_own_removal(tmp_path: Path) ->
         without = LogEntry(1, ValueType.CONFIGURATION, encode_configuration(Configuration(2, 0, others)))
         fields = {"last_log_term": 1, "last_log_index": 1, "commit_index": 2}
         await leads.ask(request(APPEND, 1, without, **fields))
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             await running.ended.wait()
         assert left == [(2, 1)]
 
@@ -261,7 +261,7 @@ async def test_jraft_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_
         heard, asked = await first_asked(plays)
         next_index = Refusal.TOO_FEW_MEMBERS_HEARD.number
         await heard.answer(asked, next_index, accepted=False, destination=2)
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while not refused:  # noqa: ASYNC110 - the answer is on its way
                 await trio.sleep(0.01)
         assert refused == [Refusal.REFUSED]

@@ -104,7 +104,7 @@ async def test_leader_whose_process_ends_is_replaced_on_that_evidence(
         assert await nodes.leader() == 1
         term = nodes.replica(2).raw.term
         pairs = ((2, 1), (3, 1), (2, 3), (3, 2))
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while not all(nodes.replica(a).peers.is_connected(b) for a, b in pairs):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             nodes.running[1].scope.cancel()

@@ -53,7 +53,7 @@ def row(farm: Cluster, of: int, member: int) -> dict[str, Any]:
 
 async def error_of(farm: Cluster, of: int, member: int, words: str) -> str:
     """What node ``of`` says of its connection to ``member``, once that holds ``words``."""
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while words not in (told := row(farm, of, member)["error"] or ""):  # noqa: ASYNC110 - of other tasks
             await trio.sleep(0.02)
     return told
@@ -79,7 +79,7 @@ async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader
 
 async def connected(farm: Cluster, of: int) -> None:
     """Node ``of`` is connected to all others that run."""
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         for member in farm.running.keys() - {of}:
             while not farm.replica(of).peers.is_connected(member):  # noqa: ASYNC110 - so is this
                 await trio.sleep(0.02)

@@ -35,7 +35,7 @@ async def move(farm: Cluster, listen: str, endpoint: str) -> None:
     change = ConfChange(Change.SET, ClusterServer(MOVED, endpoint))
     index, _ = await farm.replica(leader).membership.change(change)
     await farm.applied(index)
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while not farm.replica(leader).peers.is_connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
             await trio.sleep(0.02)
     index, _ = await farm.node(MOVED).farms["farm"].post(endpoint.encode(), "alice")
@@ -135,7 +135,7 @@ async def test_member_of_a_scheme_that_is_not_installed_is_told_of_and_the_other
     async with cluster(tmp_path, 3, members=members, start=False) as farm:
         await farm.start(1, 2)
         leader = await farm.leader()
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while "no plugin 'nothing'" not in str(farm.replica(leader).peers.error(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         index, _ = await farm.node(leader).farms["farm"].post(b"one", "alice")

@@ -53,7 +53,7 @@ async def test_signal_during_start_up_ends_the_node_with_0(
     async with cluster(tmp_path, start=False) as nodes:
         directory = nodes.directories[1]
         before = sorted(directory.rglob("*"))
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             done = await trio.run_process(
                 [sys.executable, "-c", CHILD, place, str(int(how)), str(directory / "garlicfarm.toml")],
                 check=False,
@@ -83,7 +83,7 @@ async def test_node_whose_farm_does_not_come_up_is_ended_all_the_same(
     async with cluster(tmp_path, start=False) as nodes:
         config = load(nodes.directories[1] / "garlicfarm.toml", {})
         shutdown = trio.Event()
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             async with trio.open_nursery() as nursery:
 
                 async def run() -> None:

@@ -27,7 +27,7 @@ def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
 
 async def until_publishing(nodes: Cluster, publisher: int) -> None:
     """Every node sees that member publish, alone, and with whom each has shaken hands."""
-    with trio.fail_after(30):
+    with trio.fail_after(240):
         for node_id in nodes.running:
             farm, fold = nodes.replica(node_id), fold_of(nodes, node_id)
             while True:

@@ -78,7 +78,7 @@ class ServiceFarm:
         return own.fold
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not condition():  # noqa: ASYNC110 - of several nodes, without an event in common
                 await trio.sleep(0.01)
 

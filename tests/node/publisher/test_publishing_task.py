@@ -116,7 +116,7 @@ def task_of(named: Named, tmp_path: Path, *plugins: Publisher, keys: Any = None)
 
 
 async def until(condition: Any) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(240):
         while not condition():  # noqa: ASYNC110 - of several objects, without an event in common
             await trio.sleep(0.01)
 

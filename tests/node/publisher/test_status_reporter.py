@@ -346,7 +346,7 @@ async def test_status_that_the_fold_skips_begins_no_lease(autojump_clock: Clock)
 async def statuses(nodes: Cluster, count: int) -> list[dict[str, Any]]:
     """The newest statuses in the log of node 1, once it holds so many."""
     farm = nodes.replica()
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while True:
             entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
             found = [json.loads(entry.value) for entry in entries if entry.value_type == 1]

@@ -187,7 +187,7 @@ async def endure(play: Play, connections: Sequence[tuple[bytes, bool]]) -> None:
     if answer is not None:
         await play.nodes.stop(1)
     else:
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             await running.ended.wait()
         assert running.error is not None
         assert isinstance(first_error(running.error), Removed), "nothing but the leader's word ends it"

@@ -398,7 +398,7 @@ async def test_hostile_client_costs_its_own_connection_and_one_log_line(
         assert after is not None
         assert (after.accepted, after.next_index, after.term) == (True, index + made + 1, term)
         assert (await member.ask(client_request(source=9))) is not None
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while (  # noqa: ASYNC110 - a log has no event
                 not log.of("rejected", "connection-lost") and attack.__name__ not in UNCOUNTED
             ):

@@ -272,7 +272,7 @@ async def test_requests_that_came_together_are_all_taken_where_answers_make_room
     async with trio.open_nursery() as nursery:
         nursery.start_soon(running, session(farm, SendsNow(plain, ours)), errors)
         await ours.send_all(encode_request(client_request()) * 25)
-        with trio.fail_after(1):
+        with trio.fail_after(240):
             assert await next_indexes(ours, 25) == list(range(25))
         assert farm.steps == [10, 10, 5]
         await ours.aclose()
@@ -372,7 +372,7 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         monkeypatch.setattr(served._decoder, "next_message", lambda: received.pop() if received else None)
         served._take_requests()
         decoder, response = ResponseDecoder(), None
-        with trio.fail_after(5):
+        with trio.fail_after(240):
             while response is None:
                 decoder.receive_data(await ours.receive_some(100))
                 response = decoder.next_message()
@@ -423,7 +423,7 @@ async def test_seventeenth_connection_of_a_user_closes_the_first_and_nobody_else
         await nodes.leader()
         other = await nodes.login("bob")
         wires = [await nodes.login() for _ in range(17)]
-        with trio.fail_after(5):
+        with trio.fail_after(240):
             assert await wires[0].receive() is None
         for wire in (*wires[1:], other):
             assert await wire.ask(client_request()) is not None

@@ -27,7 +27,7 @@ from tests.node.support.stored_by_0_1 import edited, unpacked
 
 LENGTH = 40
 KEEP = {"snapshot_every_entries": 20, "keep_entries": LENGTH, "keep_bytes": 1024}
-HANG_GUARD_S = 60.0
+HANG_GUARD_S = 240.0
 
 
 class Serving(Feed):

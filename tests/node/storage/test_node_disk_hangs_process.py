@@ -22,7 +22,7 @@ PLAN = FarmPlan(application="log", raft={**ALONE, "disk_timeout_s": 0.3})
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(240):
         while not await condition():  # noqa: ASYNC110 - another process decides
             await trio.sleep(0.05)
 

@@ -29,7 +29,7 @@ RETENTION = {"snapshot_every_entries": 30, "keep_entries": 100}
 
 
 async def leader_of(farm: ProcessFarm, among: set[int]) -> int:
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while True:
             for node_id in among:
                 async with farm.nodes[node_id].client() as client:
@@ -41,7 +41,7 @@ async def leader_of(farm: ProcessFarm, among: set[int]) -> int:
 
 async def state_of(farm: ProcessFarm, node_id: int, upto: int) -> tuple[int, bytes, int]:
     """(index, state, first index) of a node that has applied ``upto``."""
-    with trio.fail_after(20):
+    with trio.fail_after(240):
         while True:
             async with farm.nodes[node_id].client() as client:
                 index, state = await client.state(farm.name)
@@ -106,7 +106,7 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
                 posting.start_soon(post)
                 for _ in range(KILLS):
                     count = len(acknowledged)
-                    with trio.fail_after(20):
+                    with trio.fail_after(240):
                         while len(acknowledged) < count + 100:  # noqa: ASYNC110
                             await trio.sleep(0.01)
                     leader = await leader_of(farm, ids)
@@ -121,7 +121,7 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
             for node_id in ids:
                 reading.start_soon(read, node_id)
             await be_killed()
-            with trio.fail_after(20):
+            with trio.fail_after(240):
                 while True:  # until the last posts are in
                     states = [await state_of(farm, node_id, max(acknowledged)) for node_id in sorted(ids)]
                     last = max(index for index, _, _ in states)

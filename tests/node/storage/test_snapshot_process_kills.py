@@ -25,7 +25,7 @@ OWN_NODE = Path(__file__).parents[3] / "examples" / "own_node.py"
 MIB = 1 << 20
 ENTRIES, ENTRY_BYTES = 25, 800_000
 WHOLE = 1 << 40
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 class Valve:

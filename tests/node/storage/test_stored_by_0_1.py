@@ -26,7 +26,7 @@ from garlicfarm.storage.snapshots import list_snapshots, read_snapshot, write_sn
 from tests.node.support.stored_by_0_1 import OLD_PORT, edited, started, unpacked
 
 COMMAND = (sys.executable, "-m", "garlicfarm")
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def client_request(*values: bytes, source: int = 0, destination: int = 0, **fiel
     return Request(MessageType.CLIENT_REQUEST, source, destination, entries=entries, **fields)
 
 
-MESSAGE_TIMEOUT_S = 20.0
+MESSAGE_TIMEOUT_S = 240.0
 
 
 async def next_message(stream: trio.abc.Stream, decoder: Any) -> Any:
@@ -195,7 +195,7 @@ class Cluster:
 
     async def leader(self, *among: int) -> int:
         """The leader that all running nodes (or those named) agree on."""
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             while True:
                 views = {self.replica(node_id).leader_id for node_id in among or self.running}
                 if (
@@ -208,7 +208,7 @@ class Cluster:
 
     async def applied(self, index: int) -> None:
         """All running nodes have applied up to ``index``."""
-        with trio.fail_after(20):
+        with trio.fail_after(240):
             for node_id in self.running:
                 await self.replica(node_id).wait_applied(index - 1)
 

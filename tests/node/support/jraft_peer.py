@@ -81,7 +81,7 @@ class Play:
 
     async def accept(self) -> Heard:
         """The next connection that the node opens to one of us."""
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             return await self.arrivals.receive()
 
     def refused(self, reason: str) -> float:

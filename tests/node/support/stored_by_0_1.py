@@ -51,7 +51,7 @@ async def started(node: Path) -> AsyncIterator[ProcessFarm]:
         farm = ProcessFarm(made, FarmPlan(), command, {}, nursery)
         await farm.start(1)
         async with farm.nodes[1].client() as client:
-            with trio.fail_after(60):
+            with trio.fail_after(240):
                 for name in ("farm", "vault"):
                     while (await client.status(name))["role"] != "leader":  # noqa: ASYNC110
                         await trio.sleep(0.05)
