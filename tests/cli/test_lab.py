@@ -59,7 +59,7 @@ def running_lab(directory: Path, *options: str, **how: Any) -> Iterator[subproce
 
 @pytest.mark.slow
 def test_lab_until_publisher_names_both_and_leaves_nothing(tmp_path: Path) -> None:
-    ended = run("--until", "publisher", "--timeout", "4m", tmp_path=tmp_path)
+    ended = run("--until", "publisher", "--timeout", "240", tmp_path=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert re.fullmatch(r"leader [123], publisher [123]\n", ended.stdout)
     assert list(tmp_path.iterdir()) == []
