@@ -41,6 +41,8 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 	@if [ -t 1 ]; then trap : INT; .venv/bin/garlicfarm lab --site $(LAB) || [ $$? = 130 ]; \
 	else .venv/bin/garlicfarm lab --until moved $(LAB); fi
 
+# They wait as long as they compute: a third worker does the one while two do the other.
+test: WORKERS = 3
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
 		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka" --must-run "$(MUST_RUN)"'

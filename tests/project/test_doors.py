@@ -15,6 +15,7 @@ import re
 import tokenize
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,7 @@ IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__impor
 SILENCERS = re.compile(r"type:\s*ignore|noqa|(mypy|ruff|pyright)\s*:|pragma", re.IGNORECASE)
 
 
+@cache
 def module_file(module: str) -> Path | None:
     """The file of one of the project's own modules."""
     stem = ROOT.joinpath(*module.split("."))
@@ -167,11 +169,12 @@ def imports(module: str, tree: ast.Module, *, package: bool = False) -> Iterator
                 yield (inner, "") if alias.name != "*" and is_module(inner) else (origin, alias.name)
 
 
+@cache
 def public_names(module: str) -> set[str] | None:
     """``__all__`` of one of the project's modules, None where it has none."""
     path = module_file(module)
     for found in ast.parse(path.read_text()).body if path else ():
-        if isinstance(found, ast.Assign) and [ast.unparse(each) for each in found.targets] == ["__all__"]:
+        if isinstance(found, ast.Assign) and _is_name(found.targets[0], "__all__"):
             return set(ast.literal_eval(found.value))
     return None
 
@@ -432,11 +435,15 @@ def shortcuts(source: str) -> list[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path":
+        elif isinstance(node, ast.Attribute) and node.attr == "path" and _is_name(node.value, "sys"):
             found.append("uses sys.path")
         found += [f"imports {name}" for name in names if name.split(".")[0] == "runpy" or name == "sys.path"]
         found += [f"imports the private {name}" for name in names if is_private(name)]
     return found
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def is_private(name: str) -> bool:

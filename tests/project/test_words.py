@@ -204,6 +204,7 @@ def _pattern(words: Iterable[str], behind: str) -> re.Pattern[str]:
 
 _PATHS = {name.replace(".", "/"): name for name in MODULES}
 _ANY_WORD = _pattern(WORDS, r"\w")
+_ANY_NAME = re.compile(rf"\b(?:{'|'.join(NAMES)})\b")
 _ANY_MODULE = _pattern(MODULES, r"[\w/-]")  # "garlicfarm.farm/1" is the schema of a snapshot
 _ANY_PATH = _pattern(_PATHS, r"[\w-]")
 
@@ -226,6 +227,8 @@ def words_in(text: str) -> dict[str, str]:
 
 def names_in(source: str) -> set[str]:
     """The words of `NAMES` that are names in Python source."""
+    if not _ANY_NAME.search(source):  # of hundreds of files, few have to be taken apart
+        return set()
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return NAMES.keys() & {token.string for token in tokens if token.type == tokenize.NAME}
 
