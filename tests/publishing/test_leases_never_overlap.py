@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import pytest
 
+from garlicfarm.publishing import application as application_module
 from garlicfarm.publishing import lease as lease_module
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
@@ -24,7 +26,7 @@ from garlicfarm.publishing.documents import (
     RouterStatus,
     StatusDocument,
 )
-from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.publishing.silences import Silences
 from tests.publishing.scripted_log import T0, configuration, destination
@@ -199,6 +201,12 @@ class SimulatedFarm:
             self.members.append(one)
             self.nodes[one] = self.process(one)
         self.log.append([*self.members])
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members apply the same entries: what an entry says is read of it for all of them."""
+    monkeypatch.setattr(application_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
 
 
 def test_two_members_never_publish_at_once_however_late_everything_is() -> None:

@@ -27,7 +27,7 @@ from tests.testing.simulator import broken_rules
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("first", [1, 13])
+@pytest.mark.parametrize("first", [1, pytest.param(13, marks=pytest.mark.slow)])
 def test_twelve_seeds_of_three_nodes_hold_every_invariant_and_heal(first: int) -> None:
     outcomes = [Simulation(seed).run() for seed in range(first, first + 12)]
     counts = sum((Counter(outcome.counts) for outcome in outcomes), Counter[str]())
