@@ -20,7 +20,8 @@ def compact(options: Options, directory: Path) -> None:
     """Merge the files of stored rankings, each farm's and date's into few.
 
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`, which may go on writing there. Interrupted, it loses
-    nothing. Shown are the dates whose files were merged.
+    nothing. Unfinished files of writers that were killed are removed. Shown are the dates whose files were
+    merged.
     """
     merged = plugin("compact").compact(directory)
     print_rows(options.output, "garlicfarm.rank-compact/1", map(asdict, merged))

@@ -44,14 +44,14 @@ class Outline:
         self.changes_of_publisher = 0
         self.changes: deque[Change] = deque(maxlen=most_changes)
         """the newest, without those of the order alone"""
-        self._least_ms = begin_ms
+        self.least_ms = begin_ms
         self._before: Row | None = None
         self._states = States()
         self._whole = _Whole(None)
 
     def follow(self, row: Row) -> None:
         before, self._before = self._before, row
-        if row["farm_time_ms"] < self._least_ms:
+        if row["farm_time_ms"] < self.least_ms:
             return
         if not self.first_index:
             self.first_index = row["log_index"]
@@ -101,7 +101,7 @@ class Charts:
         self._bars: dict[int, list[dict[str, Any]]] = {member: [] for member in self.lanes}
         self._figures = Figures(self._bar_ms)
         self._states = States()
-        self._least_ms = outline._least_ms
+        self._least_ms = outline.least_ms
         self._whole = _Whole(outline.parts())
 
     def follow(self, row: Row) -> None:
