@@ -101,11 +101,11 @@ class Charts:
         self._bars: dict[int, list[dict[str, Any]]] = {member: [] for member in self.lanes}
         self._figures = Figures(self._bar_ms)
         self._states = States()
-        self._least_ms = outline.least_ms
+        self._first_index, self._least_ms = outline.first_index, outline.least_ms
         self._whole = _Whole(outline.parts())
 
     def follow(self, row: Row) -> None:
-        if row["farm_time_ms"] < self._least_ms:
+        if row["log_index"] < self._first_index or row["farm_time_ms"] < self._least_ms:
             return
         self._whole.follow(row)
         self._keep(self._figures.follow(row))

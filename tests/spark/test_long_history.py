@@ -208,3 +208,22 @@ def test_rows_of_many_dates_are_read_from_few_files_at_a_time(
     assert len(list(stored(tmp_path, "day"))) > 100
     assert most <= 3
     assert opened == 0
+
+
+def test_rows_that_come_between_the_passes_of_a_report_do_not_break_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second query stores the log from its beginning meanwhile."""
+    rows = made_rows(9, 9)
+    write_in_batches(tmp_path, rows[100:200], 9)
+    expected = report(tmp_path)
+    found: Any = Outline.axis
+    axis = found.fget
+
+    def write_and_tell(outline: Outline) -> Any:
+        write_in_batches(tmp_path, rows[:100], 9)
+        write_in_batches(tmp_path, rows[200:], 9)
+        return axis(outline)
+
+    monkeypatch.setattr(Outline, "axis", property(write_and_tell))
+    assert report(tmp_path) == expected
