@@ -317,7 +317,7 @@ class AdminClient:
             except TRANSPORT_ERRORS as error:
                 if not entries:
                     raise UnreachableError(
-                        f"{answer.source}: {error or 'the answer is incomplete'}"
+                        f"{answer.source}: {str(error) or 'the answer is incomplete'}"
                     ) from error
                 return Page(entries, entries[-1].index), commit_index
         decoder.receive_eof()
@@ -410,13 +410,13 @@ class AdminClient:
                 untrusted = certificate_error(error, url)
                 if untrusted is not None and url not in self._followed:
                     raise untrusted from error
-                unreachable.append(f"{url}: {error or 'no connection in time'}")
+                unreachable.append(f"{url}: {str(error) or 'no connection in time'}")
             except TRANSPORT_ERRORS as error:
                 if method not in _REPEATABLE:
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
-                unreachable.append(f"{url}: {error or 'no answer in time'}")
+                unreachable.append(f"{url}: {str(error) or 'no answer in time'}")
             else:
                 failed = failure(answer, url)
                 if failed is None:

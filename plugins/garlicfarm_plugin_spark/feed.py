@@ -407,7 +407,7 @@ def _mapped(url: str) -> Iterator[None]:
         untrusted = certificate_error(error, url)
         if untrusted is not None:
             raise untrusted from error
-        raise UnreachableError(f"{url}: {error or type(error).__name__}", _HINT) from error
+        raise UnreachableError(f"{url}: {str(error) or type(error).__name__}", _HINT) from error
 
 
 def _check(url: str, response: httpx.Response) -> None:

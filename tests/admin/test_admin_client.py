@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import socket
 import ssl
 from collections.abc import Sequence
 from functools import partial
@@ -174,6 +175,17 @@ async def test_certificate_without_pin_and_authority_says_how_to_name_it(node: F
             AuthError, match=r"self-signed certificate\): give its pin, as in https://\S+\?pin="
         ):
             await client.node()
+
+
+async def test_node_that_makes_no_connection_in_time_is_unreachable_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("garlicfarm.client.admin.CONNECT_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        async with AdminClient([url], user="paul", password="x") as client:
+            with pytest.raises(UnreachableError, match=f"{url}: no connection in time"):
+                await client.node()
 
 
 async def test_nobody_at_any_url_is_unreachable_and_names_them() -> None:

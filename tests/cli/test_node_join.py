@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken, decode_token, encode_token
 from garlicfarm.credentials.member_credentials import read_secret_file
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import GarlicFarmError, ProposalDropped
+from garlicfarm.errors import GarlicFarmError, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
 from garlicfarm.setup.provision import FarmPlan
 
@@ -69,9 +69,10 @@ async def leader(farm: ProcessFarm) -> int:
             for node_id, node in farm.nodes.items():
                 if node.process is None:
                     continue
-                async with node.client() as client:
-                    if (await client.status(farm.name))["role"] == "leader":
-                        return node_id
+                with suppress(UnreachableError):  # on a busy machine a connection may take longer than it has
+                    async with node.client() as client:
+                        if (await client.status(farm.name))["role"] == "leader":
+                            return node_id
             await trio.sleep(0.05)
 
 

@@ -24,7 +24,7 @@ from garlicfarm_plugin_dafka.farm_feed import DafkaFeed, DafkaFeedConfig
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 from tests.dafka.meshes import KeyRing, plain_tower, until
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import STEADY, Cluster, cluster
 
 HANG_GUARD_S = 240.0
 
@@ -108,7 +108,7 @@ async def test_leader_that_dies_in_mid_stream_costs_no_record_and_repeats_none(
     config = MeshConfig(towers=(str(tower.endpoint),))
     keep = {"snapshot_every_entries": 20, "keep_entries": 25, "keep_bytes": 1 << 20}
     async with (
-        cluster(tmp_path, 3, start=False, retention=keep, epoch_length=25) as nodes,
+        cluster(tmp_path, 3, start=False, raft=STEADY, retention=keep, epoch_length=25) as nodes,
         open_store(config, tmp_path / "store") as store,
         open_consumer(config, ["log"]) as consumer,
         trio.open_nursery() as nursery,
