@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,12 +28,17 @@ Capture = pytest.CaptureFixture[str]
 def tower_process(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A tower of its own, and the line that it prints."""
     command = [sys.executable, "-m", "garlicfarm", "dafka", "tower", *arguments]
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()
+        except BaseException as error:
+            process.send_signal(signal.SIGABRT)  # it says then what its threads were at
+            error.add_note(process.communicate()[1])
+            raise
         finally:
             process.kill()
 
