@@ -181,6 +181,7 @@ class HostedPublisher:
         async with self.plugin as plugin:
             try:
                 async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_role)
                     nursery.start_soon(self._watch_lease)
                     nursery.start_soon(self._watch_plugin, plugin)
                     await self._work_or_stop(plugin)
@@ -249,15 +250,15 @@ class HostedPublisher:
     async def _pause(self) -> None:
         """Until the role has changed, or the plugin's work; not for long, since time passes, too."""
         with trio.move_on_after(RETRY_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._wait_role)
-                await self._changed.wait()
-                nursery.cancel_scope.cancel()
+            await self._changed.wait()
         self._changed = trio.Event()
+        await trio.lowlevel.checkpoint_if_cancelled()  # the end of the lease wakes and cancels at once
 
-    async def _wait_role(self) -> None:
-        await self._role.wait_changed()
-        self._changed.set()
+    async def _watch_role(self) -> NoReturn:
+        """At all times: a role that changed just before a pause would be noticed only after it."""
+        while True:
+            await self._role.wait_changed()
+            self._changed.set()
 
     async def _watch_lease(self) -> NoReturn:
         """Stop what must not go on: an attempt without the role, anything at all after the lease."""

@@ -269,6 +269,34 @@ async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, a
         assert fake.hosted.is_ready
 
 
+class NamedOnceAsked(Fake):
+    """It becomes the publisher just after its host has asked whether it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = trio.Event()
+
+    @property
+    def is_due(self) -> bool:
+        was_named = self.named
+        if self.hosted.is_ready and not was_named:
+            self.named = True
+            self.changed.set()
+            self.changed = trio.Event()
+        return was_named
+
+    async def wait_changed(self) -> None:
+        await self.changed.wait()
+
+
+async def test_role_that_changes_just_before_a_pause_does_not_wait_for_its_end(autojump_clock: Clock) -> None:
+    fake = NamedOnceAsked()
+    async with running(fake):
+        await fake.hosted.confirmed.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert fake.plugin.done() == ["standby", "publish"]
+
+
 async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
     autojump_clock: Clock, slept: SimpleNamespace
 ) -> None:
