@@ -52,7 +52,9 @@ class TestDafkaFeed(FeedSuite):
         return DafkaFeed(DafkaFeedConfig(towers=(str(tower.endpoint),)), tmp_path, site)
 
     @pytest.fixture
-    async def arrived(self, tower: Tower) -> AsyncIterator[Callable[[], Awaitable[Sequence[bytes]]]]:
+    async def arrived(
+        self, tower: Tower, source: MemorySource
+    ) -> AsyncIterator[Callable[[], Awaitable[Sequence[bytes]]]]:
         found: list[ReceivedRecord] = []
 
         async def follow() -> None:
@@ -60,11 +62,8 @@ class TestDafkaFeed(FeedSuite):
                 found.append(record)
 
         async def arrived() -> list[bytes]:
-            """What has arrived once nothing more has: the suite does not say how much it waits for."""
-            known = -1
-            while known < len(found):
-                known = len(found)
-                await trio.sleep(2)
+            """What has arrived once there is a record of each entry that the source has."""
+            await until(lambda: len(found) >= source.count_entries(source.commit_index))
             return values_of(found)
 
         config = MeshConfig(towers=(str(tower.endpoint),))

@@ -36,6 +36,7 @@ __all__ = ["Side", "silent", "stand_in"]
 HOST = "127.0.0.1"
 TRY_S = 12.0  # the first stream after a start often leads nowhere
 PAUSE_S = 0.5
+POLL_S = 0.02  # how long a stand-in may take to end
 LONGEST_S = 90.0
 START_S = 60.0
 
@@ -103,7 +104,7 @@ def _answers(port: int, tunnel: str, longest_s: float) -> bool:
 def stand_in(port: int) -> Iterator[None]:
     """Answers on a port of loopback, for a node that does not run."""
     with ThreadingHTTPServer((HOST, port), _Curt) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
         thread.start()
         try:
             yield
