@@ -26,8 +26,10 @@ NAMESPACE = ("unshare", "--map-root-user", "--net")
 settings.register_profile("garlicfarm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("garlicfarm")
 
-# A shell ignores SIGINT in what it runs in the background, and the programs under test would inherit that.
+# A shell ignores SIGINT in what it runs in the background, and some supervisors ignore SIGTERM. The programs
+# under test would inherit that, and not end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _program(*command: str) -> str | None:

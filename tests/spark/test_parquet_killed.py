@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.compact import compact
-from garlicfarm_plugin_spark.place import LocalPlace, _locked
+from garlicfarm_plugin_spark.place import LocalPlace
 from tests.spark.script import many_entries
 from tests.spark.stored import ranked, write, write_in_batches
 
@@ -72,7 +73,8 @@ def test_unfinished_file_that_a_process_writes_stays_and_is_written_by_no_other(
     path = tmp_path / "rows" / name
     path.parent.mkdir(parents=True)
     part = path.with_name(f".{path.name}.part")
-    with _locked(part, os.O_WRONLY | os.O_CREAT):
+    with part.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         place.clear(str(path.parent.relative_to(tmp_path / "rows")))
         assert left(tmp_path) == [part]
         with pytest.raises(GarlicFarmError, match="cannot be written: another process writes it"):
