@@ -71,7 +71,9 @@ class RankingStore:
         queries: dict[str, list[StoredRanking]] = {}
         self.problems, self.unusable = [], frozenset()
         try:
-            folders = sorted(self._directory.iterdir()) if self._directory.exists() else []
+            folders = sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            folders = []
         except OSError as error:
             raise self._failure("this node cannot read", error) from error
         for folder in folders:

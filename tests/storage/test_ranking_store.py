@@ -179,6 +179,12 @@ def test_files_that_cannot_be_read_are_told_and_left_out_until_they_are_sent_aga
     assert loaded(tmp_path / "rankings").body("q", 1) == b"body"
 
 
+def test_directory_that_cannot_be_read_is_an_error_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "rankings").symlink_to(tmp_path / "rankings")
+    with pytest.raises(RankingNotStored, match=r"cannot read .*/rankings: Too many levels of"):
+        loaded(tmp_path / "rankings")
+
+
 def test_query_of_unusable_files_alone_can_be_deleted(store: Store, tmp_path: Path) -> None:
     store.add(1)
     (tmp_path / "rankings" / "q" / "1.ranking").write_bytes(b"rubbish")
