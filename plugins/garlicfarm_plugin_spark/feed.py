@@ -170,7 +170,8 @@ class FarmFeed:
             asked for it, and the head is that of one that has it.
         :param strict: whether it is an `UnreachableError` if a node that may have it does not answer.
         """
-        found = self._in_turn(lambda node: self._checked(node, required, ids))
+        found = self._in_turn(self._heads)
+        _check_heads(self._nodes[0].url, found, required, ids)
         lost = {
             farm: index
             for farm, index in after.items()
@@ -179,10 +180,11 @@ class FarmFeed:
         silent = []
         for node in self._nodes[1:] if lost else []:
             try:
-                there = self._checked(node, required, ids)
+                there = self._heads(node)
             except UnreachableError as error:
                 silent.append(error.cause)
                 continue
+            _check_heads(node.url, there, required, ids)
             for farm, index in [*lost.items()]:
                 head = there.get(farm)
                 if head is None or head.farm_id != found[farm].farm_id or head.commit_index <= index:
@@ -261,7 +263,7 @@ class FarmFeed:
 
         An answer that breaks off is continued, at another node if necessary.
         :raises Compacted: they were deleted, at every node that answers.
-        :raises FarmReplaced: every node has another farm of this name.
+        :raises FarmReplaced: no node has the farm, and one has another of its name.
         """
         problems: list[GarlicFarmError] = []
         while after < upto:
@@ -272,7 +274,7 @@ class FarmFeed:
                     yield entries
                 if after == before:
                     raise UnreachableError(f"{self._nodes[0].url} has not reached index {upto}")
-            except (UnreachableError, Compacted, FarmReplaced) as error:
+            except (UnreachableError, Compacted, ConfigError) as error:
                 problems = [*problems, error] if after == before else [error]
                 if len(problems) >= TURNS * len(self._nodes):
                     # Nodes that still have the entries may be away for a moment: then nothing is lost.
@@ -306,16 +308,6 @@ class FarmFeed:
                     yield entries
             decoder.receive_eof()
 
-    def _checked(self, node: _Node, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]:
-        heads = self._heads(node)
-        for farm in required:
-            if farm not in heads:
-                names = ", ".join(heads) or "none"
-                raise ConfigError([f"{node.url} has no farm {farm!r}, only: {names}"])
-        for farm, head in heads.items():
-            _check_id(node.url, farm, head.farm_id, ids.get(farm))
-        return heads
-
     def _heads(self, node: _Node) -> dict[str, FarmHead]:
         response = self._get(node, "/v1/farms")
         try:
@@ -348,7 +340,7 @@ class FarmFeed:
         return response
 
     def _in_turn(self, ask: Callable[[_Node], T]) -> T:
-        silent, gone, replaced = [], None, None
+        silent, gone, without = [], None, None
         for _ in list(self._nodes):
             try:
                 return ask(self._nodes[0])
@@ -356,13 +348,13 @@ class FarmFeed:
                 silent.append(error.cause)
             except Compacted as error:
                 gone = error
-            except FarmReplaced as error:
-                replaced = error
+            except ConfigError as error:  # this node has no such farm, or another one of its name
+                without = error
             self._turn()
         if gone is not None:
             raise gone
-        if replaced is not None and not silent:
-            raise replaced
+        if without is not None and not silent:
+            raise without
         raise UnreachableError("; ".join(silent), _HINT)
 
     def _turn(self) -> None:
@@ -429,12 +421,19 @@ def _no_admin_api(url: str) -> UnreachableError:
 
 def _finality(problem: GarlicFarmError) -> int:
     """How little hope is left that another attempt succeeds."""
-    return 2 if isinstance(problem, FarmReplaced) else int(isinstance(problem, Compacted))
+    kinds = (Compacted, FarmReplaced, ConfigError)
+    return next((rank for rank, kind in enumerate(kinds, 1) if isinstance(problem, kind)), 0)
 
 
-def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
-        raise ConfigError([_another_farm(url, farm, found, wanted)])
+def _check_heads(
+    url: str, heads: Mapping[str, FarmHead], required: Iterable[str], ids: Mapping[str, str]
+) -> None:
+    for farm in required:
+        if farm not in heads:
+            raise ConfigError([f"{url} has no farm {farm!r}, only: {', '.join(heads) or 'none'}"])
+    for farm, head in heads.items():
+        if head.farm_id != ids.get(farm, head.farm_id):
+            raise ConfigError([_another_farm(url, farm, head.farm_id, ids[farm])])
 
 
 def _another_farm(url: str, farm: str, found: str, wanted: str) -> str:

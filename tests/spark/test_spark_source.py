@@ -426,6 +426,24 @@ def test_reader_of_all_farms_passes_over_what_was_planned_of_one_made_anew_since
         rows(away, start, at_barn)
 
 
+def test_reader_of_a_planned_batch_passes_over_a_node_without_the_farm(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    server.add_farm("barn", LOG[:20])
+    found = reader(server, farm="*")
+    start = dict(found.initialOffset())
+    end = found.latestOffset(start, ReadAllAvailable())
+    with feed_server(tmp_path / "other", LOG) as other:
+        both = reader(server, farm="*", url=f"{other.url} {server.url}")
+        assert named(rows(both, start, end)) == upto("barn", 20) + upto("farm", END)
+    del server.node.farms["barn"]
+    away = reader(server, farm="*", url=f"{server.url} https://127.0.0.1:1")  # it may have the farm
+    with pytest.raises(UnreachableError):
+        rows(away, start, end)
+    with pytest.raises(ConfigError, match="this node has no farm of that name"):
+        rows(found, start, end)
+
+
 def test_reader_of_all_farms_of_an_application_leaves_others_out(
     server: FeedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
