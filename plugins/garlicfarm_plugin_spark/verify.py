@@ -104,9 +104,10 @@ class NodeStates:
                     farm_id = farms[farm].farm_id
                     if there[farm].farm_id != farm_id:
                         continue
-                    index, state = self._feed(url, farm).state(farm_id)
-                    if index:
-                        found.append(((farm, farm_id), url.partition("?")[0], index, state))
+                    with suppress(ConfigError):  # it was deleted, or made anew, since this node listed it
+                        index, state = self._feed(url, farm).state(farm_id)
+                        if index:
+                            found.append(((farm, farm_id), url.partition("?")[0], index, state))
         return found
 
     def close(self) -> None:

@@ -116,6 +116,17 @@ def test_farm_that_a_node_does_not_have_is_not_asked_for(server: FeedServer) -> 
     asked.close()
 
 
+def test_farm_that_is_deleted_once_a_node_has_listed_it_is_left_out(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = FarmHead(server.farm_id, "publisher", 1, 10)
+    listed = {"barn": head, "farm": head}
+    monkeypatch.setattr(FarmFeed, "heads", lambda self: listed)
+    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    assert [farm for farm, *_ in asked.newest(listed)] == [FARM]
+    asked.close()
+
+
 def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
 
