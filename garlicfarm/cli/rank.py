@@ -93,7 +93,7 @@ RANK_COMMANDS = {
     "farms",
     type=Farms(),
     metavar="NAME[,NAME…]|*",
-    help="The farms, if the node has several; *: all that it has or will have.",
+    help="The farms, if the node has several; *: all of the application publisher, now and later.",
 )
 @shared_options("config", "node", "user", "tls", "timeout", "verbosity")
 @click.pass_context
