@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -93,8 +94,14 @@ class RankingStore:
         :param query: named as a farm is; so is ``run``.
         :raises RankingConflict: the run has stored other bytes for this batch, or a later batch, or one of a
             higher ``asof``; or there are `MAX_QUERIES` others. Nothing was changed.
-        :raises RankingNotStored: the operating system refuses, as on a full disk.
+        :raises RankingNotStored: the operating system refuses, as on a full disk, or did not give what the
+            query has stored.
         """
+        if self._directory / query in self.unusable:  # those in it may be newer
+            raise RankingNotStored(
+                f"this node cannot read what {query} has stored: mend its disk and restart it, or delete the"
+                f" rankings of {query}"
+            )
         rankings = self.queries.get(query, ())
         if not rankings and len(self.queries) >= MAX_QUERIES:
             raise RankingConflict(
@@ -154,12 +161,13 @@ class RankingStore:
         """The rankings of a query. Removes half a file that a crash left."""
         try:
             found = sorted(path for path in folder.iterdir() if _SUFFIX in path.name)
-            for path in found:
-                if path.suffix != _SUFFIX:
-                    path.unlink()
         except OSError as error:
             self._leave_out(folder, f"cannot be read ({error.strerror}): its rankings are not shown")
             return []
+        for path in found:
+            if path.suffix != _SUFFIX:
+                with suppress(OSError):  # it is never read
+                    path.unlink()
         return [path for path in found if path.suffix == _SUFFIX]
 
     def _head(self, path: Path) -> StoredRanking | None:

@@ -6,6 +6,7 @@ other side has reached that index, or has passed it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +24,8 @@ __all__ = ["NodeStates", "Verifier"]
 KEPT = 1_000
 """How many digests of each side are kept for a farm. One side is seconds behind the other, not minutes."""
 
+
+_log = logging.getLogger("garlicfarm.spark")
 
 FarmKey = tuple[str, str]
 """Name and id (32 hex digits): a farm that is made anew has the same name."""
@@ -91,6 +94,7 @@ class NodeStates:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._feeds: dict[tuple[str, str], FarmFeed] = {}
+        self._passed_over: set[tuple[str, ...]] = set()
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
         """(farm, URL, index, state) for each node that answers and each of ``farms`` that it has. A node may
@@ -103,12 +107,18 @@ class NodeStates:
                 for farm in farms.keys() & there.keys():
                     farm_id = farms[farm].farm_id
                     if there[farm].farm_id != farm_id:
+                        self._pass_over(url.partition("?")[0], farm, there[farm].farm_id)
                         continue
                     with suppress(ConfigError):  # it was deleted, or made anew, since this node listed it
                         index, state = self._feed(url, farm).state(farm_id)
                         if index:
                             found.append(((farm, farm_id), url.partition("?")[0], index, state))
         return found
+
+    def _pass_over(self, *which: str) -> None:
+        if which not in self._passed_over:
+            self._passed_over.add(which)
+            _log.warning("%s has another farm %s (id %s): its states are not compared", *which)
 
     def close(self) -> None:
         """Close the connections."""

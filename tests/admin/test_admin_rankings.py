@@ -207,7 +207,9 @@ async def test_disk_that_hangs_ends_reading_and_deleting_in_time(
     async def hanging(*_: object) -> None:
         begun_s = trio.current_time()
         try:
-            mock_clock.jump(STORE_DEADLINE_S)  # not while a thread checks the password
+            mock_clock.jump(STORE_DEADLINE_S - 1)  # not while a thread checks the password
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(1)
             await trio.sleep_forever()
         finally:
             hung_s.append(trio.current_time() - begun_s)

@@ -108,10 +108,10 @@ def feed_server(directory: Path, log: Sequence[Entry] = ()) -> Iterator[FeedServ
     thread = threading.Thread(target=trio.run, args=(server.run, ready))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(240)
         server.append(log)
         yield server
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(240)
         assert not thread.is_alive()

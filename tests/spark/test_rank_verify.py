@@ -106,13 +106,18 @@ def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
     feed.close()
 
 
-def test_farm_that_a_node_does_not_have_is_not_asked_for(server: FeedServer) -> None:
+def test_farm_that_a_node_does_not_have_is_not_asked_for(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
     barn = FarmHead("ab" * 16, "publisher", 1, 3)
     asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == [FARM]
     anew = replace(head, farm_id=barn.farm_id)
-    assert asked.newest({"farm": anew}) == []
+    for _ in range(2):
+        assert asked.newest({"farm": anew}) == []
+    (said,) = caplog.messages
+    assert said.endswith(f" has another farm farm (id {server.farm_id}): its states are not compared")
     asked.close()
 
 

@@ -185,6 +185,15 @@ def test_directory_that_cannot_be_read_is_an_error_and_not_taken_for_an_empty_on
         loaded(tmp_path / "rankings")
 
 
+def test_query_whose_rankings_could_not_be_read_stores_no_more(store: Store, tmp_path: Path) -> None:
+    """They may be newer."""
+    (tmp_path / "rankings").mkdir(exist_ok=True)
+    (tmp_path / "rankings" / "q").symlink_to(tmp_path / "rankings" / "q")
+    again = loaded(tmp_path / "rankings")
+    with pytest.raises(RankingNotStored, match="cannot read what q has stored"):
+        again.add(1)
+
+
 def test_query_of_unusable_files_alone_can_be_deleted(store: Store, tmp_path: Path) -> None:
     store.add(1)
     (tmp_path / "rankings" / "q" / "1.ranking").write_bytes(b"rubbish")
