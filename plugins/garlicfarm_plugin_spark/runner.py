@@ -251,7 +251,7 @@ class QueryRunner:
 
         send, receive = trio.open_memory_channel[_Ranking](0)
         token = trio.lowlevel.current_trio_token()
-        failed = None
+        failed: GarlicFarmError | None = None
         self._batch = None
 
         def emit(batch: Any, number: int) -> None:  # in a thread of py4j's
@@ -267,6 +267,8 @@ class QueryRunner:
                 while not await trio.to_thread.run_sync(query.awaitTermination, POLL_S):
                     await self._look(query)
                 await self._look(query)
+            except UnreachableError as error:  # of the sink's file system, at the start
+                failed = error
             except (Py4JError, PySparkException, OSError) as error:
                 failed = query_error(error)
                 if isinstance(error, Py4JNetworkError | OSError):  # then Java is ending, if it has not ended

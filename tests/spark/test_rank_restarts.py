@@ -91,3 +91,17 @@ async def test_query_whose_entries_are_gone_is_not_started_again() -> None:
     with pytest.raises(FellBehind, match="gone"):
         await runner.run()
     assert runner.notes.said == []
+
+
+async def test_sink_whose_file_system_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at whenever the query is started."""
+    session: Any = SimpleNamespace(alive=True)
+    job = Job(Nodes((), "", "u", Path("p")), ("farm",), "/kept", Path("/scratch"))
+    runner = QueryRunner(job, Notes(), session, lambda: session, RankMetrics())
+    away = UnreachableError("the file system of hdfs://name/rows does not answer")
+
+    def start(emit: object) -> None:
+        raise away
+
+    monkeypatch.setattr(runner, "_start", start)
+    assert await runner._query() is away
