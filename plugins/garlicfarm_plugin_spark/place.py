@@ -151,14 +151,13 @@ class LocalPlace:
 
     def _make(self, directory: Path) -> None:
         """Durable once it is made, even if the process that made it was killed before it had synced that."""
-        if directory in self._durable:
+        if directory in self._durable and directory.is_dir():
             return
-        if directory == self._path:
-            directory.mkdir(parents=True, exist_ok=True)
-        else:
+        if self._path in directory.parents or not directory.parent.exists():
             self._make(directory.parent)
-            directory.mkdir(exist_ok=True)
-        fsync_path(directory.parent)
+        directory.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # above, this user may be allowed to pass but not to read
+            fsync_path(directory.parent)
         self._durable.add(directory)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +127,32 @@ def test_power_cut_loses_no_row_that_was_reported_stored(tmp_path: Path, mutant:
     else:
         assert done.returncode == 1, done.stdout
         assert "rows that were reported stored" in done.stdout
+
+
+def test_directories_above_are_durable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("garlicfarm_plugin_spark.place.fsync_path", synced.append)
+    LocalPlace(tmp_path / "a" / "b" / "rows").check_writable("--sink")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+
+
+def test_directory_above_that_may_not_be_read_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(path: Path) -> None:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("garlicfarm_plugin_spark.place.fsync_path", sync)
+    place = LocalPlace(tmp_path / "rows")
+    place.check_writable("--sink")
+    place.add("farm=farm/file", b"all of it")
+    assert (tmp_path / "rows" / "farm=farm" / "file").read_bytes() == b"all of it"
+
+
+def test_dates_that_are_deleted_beside_a_writer_are_made_again(tmp_path: Path) -> None:
+    place = LocalPlace(tmp_path / "rows")
+    for _ in range(2):
+        place.add("farm=farm/date=1970-01-01/file", b"all of it")
+        assert (tmp_path / "rows/farm=farm/date=1970-01-01/file").read_bytes() == b"all of it"
+        shutil.rmtree(tmp_path / "rows/farm=farm")
