@@ -55,7 +55,7 @@ class Outline:
             return
         if not self.first_index:
             self.first_index = row["log_index"]
-        elif "publisher" in row["changed"]:
+        elif before is not None and before["publisher"] != row["publisher"]:
             self.changes_of_publisher += 1
         self.last_index = row["log_index"]
         if {*row["changed"]} - {"order"}:

@@ -170,6 +170,8 @@ def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
 
 
 def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], text: _Ranking) -> str:
+    if name in ("publisher", "holders") and before is not None and before[name] == row[name]:
+        return ""  # a second query began there with a state: as it sees it, all of that is new
     match name:
         case "publisher":
             if row["publisher"] is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_charts_are_those_of_all_rows_at_once(tmp_path: Path, days: float | None
     axis = naive_history.axis_of(spans)
     assert outline.axis == axis
     assert (outline.first_index, outline.last_index) == (kept[0]["log_index"], kept[-1]["log_index"])
-    assert outline.changes_of_publisher == sum("publisher" in row["changed"] for row in kept[1:])
+    changes = [one["publisher"] != other["publisher"] for one, other in pairwise(kept)]
+    assert outline.changes_of_publisher == sum(changes)
     scores = [score for span in spans for score in span.row["scores"].values()]
     assert (outline.lowest, outline.highest) == (min(scores), max(scores))
     told = [row["log_index"] for row in kept if {*row["changed"]} - {"order"}][-100:]
@@ -185,6 +187,19 @@ def test_first_change_of_the_newest_days_is_one_from_the_row_before(tmp_path: Pa
     page = report(tmp_path, days=23 / 24)  # begins at that row
     assert "no longer recent: 3" in page
     assert "recent now" not in page
+
+
+def test_state_that_a_second_query_begins_with_is_no_change_of_publisher(tmp_path: Path) -> None:
+    rows = made_rows(3, 7)[:20]
+    for row in rows:
+        row |= {"publisher": 1, "holders": [1], "changed": []}
+    rows[10]["changed"] = ["publisher", "holders", "recency", "order"]
+    rows[15] |= {"publisher": 2, "changed": ["publisher"]}
+    write(tmp_path, rows)
+    page = report(tmp_path)
+    assert page.count("member 2 publishes, after 1") == 1
+    assert "member 1 publishes, after 1" not in page
+    assert "2 changes of publisher" in page
 
 
 def test_rows_of_many_dates_are_read_from_few_files_at_a_time(
