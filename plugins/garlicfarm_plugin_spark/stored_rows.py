@@ -154,7 +154,8 @@ def _none(directory: Path, name: str | None) -> ConfigError:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"{path} cannot be read ({error.strerror or error})"])
+    said = (error.strerror or str(error)).partition("\n")[0]
+    return ConfigError([f"{path} cannot be read ({said})"])
 
 
 def _names(folder: Path, prefix: str) -> list[str]:

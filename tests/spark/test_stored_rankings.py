@@ -257,6 +257,15 @@ def test_file_of_other_columns_is_no_ranking(tmp_path: Path, columns: list[str],
         rows_of(tmp_path, ["publisher"])
 
 
+def test_file_with_a_damaged_footer_is_named_in_one_line(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, ROWS[5:6])
+    (tmp_path / name).write_bytes(b"PAR1" + b"x" * 100 + (50).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ConfigError) as raised:
+        indexes(tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path / name} cannot be read (Couldn't deserialize thrift")
+    assert "\n" not in str(raised.value)
+
+
 def test_file_that_is_not_by_index_is_no_ranking(tmp_path: Path) -> None:
     (name,) = write(tmp_path, ROWS[5:8])
     path = tmp_path / name
