@@ -2,7 +2,7 @@
 
 It works beside a running writer, and a kill loses nothing: a merged file gets its name once it is durable,
 and only then are the files removed that were read for it. Files that came in between are left alone. In the
-meantime, and after a kill, a row can be in two files; `read_rankings` returns it once.
+meantime, and after a kill, a row can be in two files; `garlicfarm_plugin_spark.stored_rows` returns it once.
 """
 
 from __future__ import annotations
