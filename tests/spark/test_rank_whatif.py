@@ -180,7 +180,7 @@ class LateCores:
     def parallelize(self, settings: list[Setting], slices: int) -> Any:
         def collect(task: Callable[[Setting], Outcome]) -> list[Outcome]:
             if self.defaultParallelism == 4:
-                self.all_busy.wait(60)  # broken if fewer run at a time
+                self.all_busy.wait(240)  # broken if fewer run at a time
             self.defaultParallelism = 4
             return [task(setting) for setting in settings]
 
