@@ -160,7 +160,7 @@ def _texts(stored: StoredFarm, farm_id: str, since: str, indexes: list[int]) -> 
 def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
     """A line of the table: what differs from the row before."""
     row = change.row
-    text = texts[row["log_index"]]
+    text = texts.get(row["log_index"], _Ranking())  # its date may have been deleted since
     told = [_told(name, change.before, row, text) for name in row["changed"] if name != "order"]
     return {
         "index": row["log_index"],

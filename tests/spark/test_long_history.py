@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -242,3 +243,19 @@ def test_rows_that_come_between_the_passes_of_a_report_do_not_break_it(
 
     monkeypatch.setattr(Outline, "axis", property(write_and_tell))
     assert report(tmp_path) == expected
+
+
+def test_dates_that_are_deleted_while_a_report_is_made_do_not_break_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = made_rows(3, 9)
+    write_in_batches(tmp_path, rows, 9)
+    found: Any = Outline.axis
+    axis = found.fget
+
+    def delete_and_tell(outline: Outline) -> Any:
+        shutil.rmtree(min(tmp_path.glob("farm=farm/date=*")), ignore_errors=True)
+        return axis(outline)
+
+    monkeypatch.setattr(Outline, "axis", property(delete_and_tell))
+    assert "Changes, newest first" in report(tmp_path)
