@@ -122,6 +122,10 @@ class LocalPlace:
                 return
             self._make(path.parent)
             with _locked(part, os.O_WRONLY | os.O_CREAT) as descriptor:
+                if path.exists():  # another process was first
+                    part.unlink()
+                    fsync_path(path.parent)
+                    return
                 os.ftruncate(descriptor, 0)
                 left = memoryview(data)
                 while left:

@@ -106,6 +106,22 @@ def test_file_that_was_removed_before_it_was_locked_is_made_anew(
     assert left(tmp_path) == []
 
 
+def test_file_that_another_process_adds_first_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two ranks with other ``--rows`` in one new directory, the second has to see what the first wrote."""
+    opened = os.open
+
+    def open_second(path: Path, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith(".part"):
+            monkeypatch.undo()
+            LocalPlace(tmp_path).add(".rows", b"changes")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_second)
+    LocalPlace(tmp_path).add(".rows", b"entries")
+    assert (tmp_path / ".rows").read_bytes() == b"changes"
+    assert left(tmp_path) == []
+
+
 @pytest.mark.slow
 @pytest.mark.fuse
 @pytest.mark.parametrize("mutant", [None, "names-unsynced", "contents-unsynced"])
