@@ -56,7 +56,7 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
             try:
                 place.clear(str(folder.relative_to(directory)))
             except OSError as error:
-                raise GarlicFarmError(f"{folder} cannot be compacted: {error}") from error
+                raise _failed(folder, error) from error
             files = sorted(folder.glob("[!.]*.parquet"))
             groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
             if groups:
@@ -86,7 +86,7 @@ def _size(path: Path) -> int:
     try:
         found = pyarrow.parquet.read_metadata(path)
     except (OSError, pyarrow.ArrowException) as error:
-        raise GarlicFarmError(f"{path.parent} cannot be compacted: {error}") from error
+        raise _failed(path.parent, error) from error
     return sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
 
 
@@ -107,8 +107,13 @@ def _merge(place: LocalPlace, directory: Path, folder: Path, files: list[Path]) 
                 path.unlink()
         fsync_path(folder)
     except (OSError, pyarrow.ArrowException) as error:
-        raise GarlicFarmError(f"{folder} cannot be compacted: {error}") from error
+        raise _failed(folder, error) from error
     return table.num_rows, len(kept)
+
+
+def _failed(folder: Path, error: Exception) -> GarlicFarmError:
+    said = str(error).partition("\n")[0]
+    return GarlicFarmError(f"{folder} cannot be compacted: {said}")
 
 
 @contextmanager

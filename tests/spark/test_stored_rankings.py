@@ -264,6 +264,10 @@ def test_file_with_a_damaged_footer_is_named_in_one_line(tmp_path: Path) -> None
         indexes(tmp_path)
     assert str(raised.value).startswith(f"{tmp_path / name} cannot be read (Couldn't deserialize thrift")
     assert "\n" not in str(raised.value)
+    with pytest.raises(GarlicFarmError) as failed:
+        list(compact(tmp_path))
+    assert str(failed.value).startswith(f"{(tmp_path / name).parent} cannot be compacted: Couldn't")
+    assert "\n" not in str(failed.value)
 
 
 def test_file_that_is_not_by_index_is_no_ranking(tmp_path: Path) -> None:
