@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
 __all__ = [
     "Options",
+    "Positive",
     "RenamedChoice",
     "application_option",
     "epoch_length_option",
@@ -64,6 +66,19 @@ class RenamedChoice(_Choice):
         return super().convert(value, param, ctx)
 
 
+class Positive(click.FloatRange):
+    """A number above 0. Neither ``nan`` nor ``inf`` is one, which a range alone lets pass."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number above 0.", param, ctx)
+        return number
+
+
 _FILE = click.Path(path_type=Path)
 _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
     "config": [click.option("--config", type=_FILE, help="Configuration file of the node.")],
@@ -100,7 +115,7 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
         click.option(
             "--timeout",
             "timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Positive(),
             metavar="S",
             help="Give up after this many seconds, with exit code 124.",
         )

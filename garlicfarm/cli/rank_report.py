@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from garlicfarm.cli.options import Positive
 from garlicfarm.cli.rank import plugin
 from garlicfarm.errors import ConfigError
 
@@ -27,7 +28,7 @@ __all__ = ["report"]
 )
 @click.option(
     "--days",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="N",
     help="Only the newest N days of farm time.  [default: all]",
 )
