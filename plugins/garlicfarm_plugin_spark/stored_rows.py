@@ -206,6 +206,7 @@ def _read(path: Path) -> Iterator[None]:
 def _described(path: Path) -> StoredFile | None:
     """None: it has no rows."""
     ranges: dict[str, tuple[Any, Any]] = {}
+    described = 0
     with _read(path):
         footer = pyarrow.parquet.read_metadata(path)
         for group in map(footer.row_group, range(footer.num_row_groups)):
@@ -214,9 +215,10 @@ def _described(path: Path) -> StoredFile | None:
                 if name in ("farm_id", "log_index", "farm_time_ms") and found and found.has_min_max:
                     low, high = ranges.get(name, (found.min, found.max))
                     ranges[name] = min(low, found.min), max(high, found.max)
+                    described += 1
     if not footer.num_rows:
         return None
-    if len(ranges) < 3 or ranges["farm_id"][0] != ranges["farm_id"][1]:
+    if described < 3 * footer.num_row_groups or ranges["farm_id"][0] != ranges["farm_id"][1]:
         raise _foreign(path, "its footer names no single farm_id, log_index and farm_time_ms")
     return StoredFile(path, ranges["farm_id"][0], *ranges["log_index"], ranges["farm_time_ms"][1])
 

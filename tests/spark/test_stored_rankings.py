@@ -257,6 +257,16 @@ def test_file_of_other_columns_is_no_ranking(tmp_path: Path, columns: list[str],
         rows_of(tmp_path, ["publisher"])
 
 
+def test_file_with_a_group_of_rows_that_its_footer_does_not_describe_is_no_ranking(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, ROWS[5:9])
+    path = tmp_path / name
+    table = pyarrow.parquet.ParquetFile(path).read()
+    with pyarrow.parquet.ParquetWriter(path, table.schema, write_statistics=["log_index"]) as writer:
+        writer.write_table(table)
+    with pytest.raises(ConfigError, match=f"{path.name} .its footer names no single farm_id"):
+        rows_of(tmp_path, [])
+
+
 def test_file_with_a_damaged_footer_is_named_in_one_line(tmp_path: Path) -> None:
     (name,) = write(tmp_path, ROWS[5:6])
     (tmp_path / name).write_bytes(b"PAR1" + b"x" * 100 + (50).to_bytes(4, "little") + b"PAR1")
