@@ -114,7 +114,8 @@ def source_options(job: Job) -> dict[str, str]:
 def sink_options(job: Job) -> dict[str, str]:
     """The options of ``format("garlicfarm")`` as the sink of this job, which has a ``query``."""
     assert job.query is not None
-    return {**_access(job), "query": job.query}
+    # Of all farms, one may be deleted or made anew after its rows were read.
+    return {**_access(job), "query": job.query, "failOnDataLoss": str(bool(job.farms)).lower()}
 
 
 def _access(job: Job) -> dict[str, str]:

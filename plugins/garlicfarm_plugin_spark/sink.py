@@ -11,6 +11,9 @@ Options:
     Tells one count of batches from another: after a new checkpoint they count from 0 again. By default it is
     the query's id, which Spark writes into the checkpoint. Where the driver cannot read that as a file, as on
     another file system, it is a new one at each start.
+``failOnDataLoss``
+    ``false``: the ranking of a farm that the node does not have is logged and left out. A farm may be deleted
+    after its rows were read.
 
 The rows are those of `garlicfarm_plugin_spark.ranking.rankings`. Of each farm the newest row of a batch is
 stored, with one idempotent request, when Spark commits the batch. A driver that is killed between the request
@@ -20,6 +23,7 @@ and Spark's own note of it repeats the batch, and the node recognizes its bytes.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["RankingWriter"]
 
 REQUIRED = ("url", "user", "passwordFile", "query")
-OPTIONAL = ("pin", "ca", "run")
+OPTIONAL = ("pin", "ca", "run", "failOnDataLoss")
 COLUMNS = ("farm", "farm_id", "log_index", "ranking")
+_log = logging.getLogger("garlicfarm.spark")
 _OF_SPARK = ("checkpointlocation", "queryname")
 
 
@@ -80,6 +85,9 @@ class RankingWriter(DataSourceStreamArrowWriter):
         for name in ("query", "run"):
             if options.get(name) and not is_farm_name(options[name]):
                 problems.append(f"{name} is {options[name]!r}, not {FARM_NAME_RULE}")
+        strict = options.get("failOnDataLoss", "true").lower()
+        if strict not in ("true", "false"):
+            problems.append(f"failOnDataLoss is {strict!r}, not true or false")
         problems += [
             f"the rows have no column {name}: the sink takes those of rankings()"
             for name in COLUMNS
@@ -93,6 +101,7 @@ class RankingWriter(DataSourceStreamArrowWriter):
             for name, value in options.items()
             if name.lower().startswith("url.")
         }
+        self._strict = strict == "true"
         self._checkpoint = options.get("checkpointLocation")
         self._fresh_run = fresh_run
 
@@ -142,17 +151,26 @@ class RankingWriter(DataSourceStreamArrowWriter):
                 await self._store_at(client, group, batch)
 
     async def _store_at(self, client: AdminClient, rankings: Sequence[Ranking], batch: int) -> None:
-        """Raises `ConfigError`: the node has no such farm, or another one of that name."""
+        """Raises `ConfigError`: the node has no such farm, or another one of that name, and the sink is
+        strict."""
         query, run = self._options["query"], self._run()
         ids = {row["name"]: row["farm_id"] for row in await client.farms()}
         for ranking in rankings:
             if ids.get(ranking.farm) != ranking.farm_id:
-                raise ConfigError(
-                    [
-                        f"the node of the sink has no farm {ranking.farm} with the id {ranking.farm_id}:"
-                        " give URLs of nodes that have the farms of the rows"
-                    ]
+                name, farm_id = ranking.farm, ranking.farm_id
+                if self._strict:
+                    raise ConfigError(
+                        [
+                            f"the node of the sink has no farm {name} with the id {farm_id}: give URLs of"
+                            " nodes that have the farms of the rows"
+                        ]
+                    )
+                _log.warning(
+                    "%s",
+                    f"the node of the sink has no farm {name} with the id {farm_id}: its ranking at index"
+                    f" {ranking.index} is not stored",
                 )
+                continue
             body = ranking.body.encode()
             await client.put_ranking(ranking.farm, query, batch, body, asof=ranking.index, run=run)
 

@@ -94,7 +94,7 @@ class NodeStates:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._feeds: dict[tuple[str, str], FarmFeed] = {}
-        self._passed_over: set[tuple[str, ...]] = set()
+        self._passed_over: set[tuple[str, str, str]] = set()
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
         """(farm, URL, index, state) for each node that answers and each of ``farms`` that it has. A node may
@@ -115,10 +115,10 @@ class NodeStates:
                             found.append(((farm, farm_id), url.partition("?")[0], index, state))
         return found
 
-    def _pass_over(self, *which: str) -> None:
-        if which not in self._passed_over:
-            self._passed_over.add(which)
-            _log.warning("%s has another farm %s (id %s): its states are not compared", *which)
+    def _pass_over(self, url: str, farm: str, farm_id: str) -> None:
+        if (url, farm, farm_id) not in self._passed_over:
+            self._passed_over.add((url, farm, farm_id))
+            _log.warning("%s", f"{url} has another farm {farm} (id {farm_id}): its states are not compared")
 
     def close(self) -> None:
         """Close the connections."""

@@ -88,7 +88,9 @@ def test_job_with_a_name_tells_it_to_source_and_sink() -> None:
         "passwordFile": str(Path("/p").resolve()),
         "pin": "sha256-x",
         "query": "spark",
+        "failOnDataLoss": "true",
     }
+    assert sink_options(replace(named, farms=()))["failOnDataLoss"] == "false"
 
 
 class Told:

@@ -139,6 +139,16 @@ def test_rows_of_a_farm_that_the_node_lacks_are_refused(server: FeedServer) -> N
     assert stored(server) == {}
 
 
+def test_rows_of_a_farm_that_the_node_lacks_are_left_out_where_losses_are_allowed(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = writer(server, failOnDataLoss="false")
+    sink.commit([sink.write(iter([rows(5, farm="other", farm_id="f" * 32), rows(9)]))], 1)
+    assert stored(server) == {1: (9, "fresh")}
+    (said,) = caplog.messages
+    assert said.endswith(f"no farm other with the id {'f' * 32}: its ranking at index 5 is not stored")
+
+
 def test_farm_with_urls_of_its_own_is_stored_there(server: FeedServer) -> None:
     nowhere = "https://127.0.0.1:1?pin=sha256-" + "A" * 43
     sink = writer(server, **{"url": nowhere, "url.FARM": server.url})
