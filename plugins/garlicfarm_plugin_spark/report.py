@@ -170,8 +170,12 @@ def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
 
 
 def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], text: _Ranking) -> str:
+    # A second query may begin here with a state. As it sees it, all of that is new.
+    is_state = (
+        before is not None and "publisher" in row["changed"] and before["publisher"] == row["publisher"]
+    )
     if name in ("publisher", "holders") and before is not None and before[name] == row[name]:
-        return ""  # a second query began there with a state: as it sees it, all of that is new
+        return ""
     match name:
         case "publisher":
             if row["publisher"] is None:
@@ -191,6 +195,8 @@ def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], t
                 for what, order in text.orders.items()
                 if order.index == row["log_index"]
             ]
+            if is_state and not orders:
+                return ""
             return f"policy: {', '.join(orders) or 'an order was taken back'}"
 
 

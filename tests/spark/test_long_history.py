@@ -194,13 +194,14 @@ def test_state_that_a_second_query_begins_with_is_no_change_of_publisher(tmp_pat
     rows = made_rows(3, 7)[:20]
     for row in rows:
         row |= {"publisher": 1, "holders": [1], "changed": []}
-    rows[10]["changed"] = ["publisher", "holders", "recency", "order"]
+    rows[10]["changed"] = ["publisher", "holders", "recency", "order", "policy"]
     rows[15] |= {"publisher": 2, "changed": ["publisher"]}
     write(tmp_path, rows)
     page = report(tmp_path)
     assert page.count("member 2 publishes, after 1") == 1
     assert "member 1 publishes, after 1" not in page
     assert "2 changes of publisher" in page
+    assert "taken back" not in page
 
 
 def test_rows_of_many_dates_are_read_from_few_files_at_a_time(
