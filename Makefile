@@ -65,7 +65,7 @@ test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 # They wait for routers more than they compute.
 test-i2p: WORKERS = 3
 test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
-	$(PYTEST) -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
+	$(PYTEST) --no-loadscope-reorder -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
 # The C programs listen at all addresses; its tower needs one that is no loopback address.
 test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=DIRECTORY with its programs (needs iproute2)
