@@ -52,7 +52,7 @@ test-slow: .venv/test ## the tests that take longer: processes that are killed, 
 		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/connect ## the tests that need Spark (installs it: about 560 MiB)
-	$(PYTEST) -m "spark and not cluster" --must-run spark tests/spark
+	$(PYTEST) -m "spark and not cluster" --must-run "spark $(MUST_RUN)" tests/spark
 
 test-spark-cluster: .venv/test .venv/spark ## executors and drivers killed on a standalone Spark cluster of two workers (minutes; 3 GB)
 	@free=$$(awk '/^MemAvailable:/ { print int($$2 / 1048576) }' /proc/meminfo); [ "$$free" -ge 3 ] || { \

@@ -78,6 +78,15 @@ def test_module_that_cannot_be_imported_fails_where_its_marker_must_run(run: pyt
     assert "must run here (spark): Skipped: could not import 'no_such_module'" in output
 
 
+def test_module_that_needs_spark_must_run_only_where_spark_must(run: pytest.Pytester) -> None:
+    (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
+    run.makepyfile(test_with_both=NOT_IMPORTED + NEEDS_CURL)
+    assert outcome(run, NEEDS_CURL, "--must-run", "curl")[0] == 0
+    code, output = outcome(run, NEEDS_CURL, "--must-run", "curl spark")
+    assert code != 0
+    assert "must run here (curl, spark): Skipped: could not import 'no_such_module'" in output
+
+
 def test_marker_of_no_test_that_ran_fails_the_run(run: pytest.Pytester) -> None:
     code, output = outcome(run, NEEDS_CURL, "-m", "not curl", "--must-run", "curl")
     assert code == 1
