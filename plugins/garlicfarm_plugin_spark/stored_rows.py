@@ -226,7 +226,7 @@ def _described(path: Path) -> StoredFile | None:
 def _merged(
     files: Sequence[StoredFile], columns: list[str], indexes: Collection[int] | None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of files by index; of equal indexes that of the file which begins first."""
+    """The rows of all files, by index. Rows with the same index come in the order of their files."""
     waiting = deque(sorted(files, key=lambda each: (each.first, each.path.name)))
     # By index, then by when the file was opened: rows are never compared.
     merge: list[tuple[int, int, dict[str, Any], Iterator[dict[str, Any]]]] = []

@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def tracebacks_are_hidden_no_longer_than_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the source sets this in a process that ends with it. Here it is that of the tests."""
+    """The source sets this variable in a process that its error ends. In these tests it runs in theirs."""
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
 

@@ -104,7 +104,7 @@ async def test_leader_that_cannot_reach_a_member_hands_over_and_the_member_is_ba
         await farm.back(lost, farm.nodes.running, IN_TIME_S)
         assert handed_over(caplog) == [(leader, others[0], str(lost))]
         assert set(farm.terms()) == {max(terms) + 1}
-        await trio.sleep(2 * PAUSE_S)  # the pair is parted still, and nobody hands back
+        await trio.sleep(2 * PAUSE_S)  # the two are still cut off from each other
         assert set(farm.terms()) == {max(terms) + 1}
         assert farm.nodes.replica(lost).leader_id == others[0]
 
