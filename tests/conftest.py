@@ -31,6 +31,14 @@ settings.load_profile("garlicfarm")
 # under test would inherit that, and not end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _ignored() -> set[signal.Signals]:
+    return {each for each in ENDING if signal.getsignal(each) is signal.SIG_IGN}
+
+
+IGNORED = _ignored()
 
 
 def _program(*command: str) -> str | None:
@@ -96,6 +104,24 @@ def logging_restored() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     ours.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    """A command that was told to end ignores further signals, as its process is about to; here it goes on."""
+    before = {each: signal.getsignal(each) for each in ENDING}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    yield
+    if left := _ignored() - IGNORED:
+        for each in left:
+            signal.signal(each, signal.SIG_DFL)
+        pytest.fail(f"{item.nodeid} leaves {left} ignored, also by all programs that later tests start")
 
 
 @pytest.hookimpl(tryfirst=True)

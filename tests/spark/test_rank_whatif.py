@@ -113,6 +113,7 @@ def test_whatif_used_wrongly_says_so_in_a_sentence(
     assert in_process == []
 
 
+@pytest.mark.usefixtures("signals_restored")
 def test_whatif_interrupted_shows_what_is_known(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,11 +125,7 @@ def test_whatif_interrupted_shows_what_is_known(
         await trio.sleep_forever()
 
     monkeypatch.setattr(whatif_job, "compare", compare)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 4
     assert shown.err == "interrupted after 2 of 5 settings\n"
