@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
-from garlicfarm.client.https import CONNECT_ERRORS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
+from garlicfarm.client.https import CONNECT_ERRORS, TIMEOUTS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
 from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
     AuthError,
@@ -397,7 +397,7 @@ class AdminClient:
     ) -> Answer:
         """A success; with ``stream`` the caller reads and closes it."""
         target = f"{path}?{urlencode(params)}" if params else path
-        unreachable: list[str] = []
+        unreachable: dict[str, str] = {}
         declined: GarlicFarmError | None = None
         todo = list(self._nodes.items())
         while todo:
@@ -410,13 +410,15 @@ class AdminClient:
                 untrusted = certificate_error(error, url)
                 if untrusted is not None and url not in self._followed:
                     raise untrusted from error
-                unreachable.append(f"{url}: {str(error) or 'no connection in time'}")
+                unreachable[url] = str(error) or "no connection in time"
             except TRANSPORT_ERRORS as error:
                 if method not in _REPEATABLE:
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
-                unreachable.append(f"{url}: {str(error) or 'no answer in time'}")
+                if url not in unreachable and not isinstance(error, TIMEOUTS):
+                    todo.append((url, node))  # once more, last: it may have closed an idle connection
+                unreachable[url] = str(error) or "no answer in time"
             else:
                 failed = failure(answer, url)
                 if failed is None:
@@ -436,7 +438,8 @@ class AdminClient:
                     raise failed  # the user may not exist on the node that we were redirected to
         if declined is not None:
             raise declined
-        raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
+        failures = "; ".join(f"{url}: {error}" for url, error in unreachable.items())
+        raise UnreachableError(failures, "is the node running, and the URL right?")
 
 
 def _path(farm: str, what: str) -> str:

@@ -22,7 +22,7 @@ from garlicfarm.client.answers import Answer
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.http.digest import ChallengeCache
 
-__all__ = ["CONNECT_ERRORS", "TRANSPORT_ERRORS", "HttpsClient", "StreamedAnswer"]
+__all__ = ["CONNECT_ERRORS", "TIMEOUTS", "TRANSPORT_ERRORS", "HttpsClient", "StreamedAnswer"]
 
 MAX_CONNECTIONS = 8
 KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
@@ -31,6 +31,8 @@ CONNECT_ERRORS = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolT
 """The request was certainly not sent"""
 TRANSPORT_ERRORS = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
 """All that a request and reading its answer raise; those above are among them"""
+TIMEOUTS = (httpcore.TimeoutException,)
+"""Those of them that say that nothing has happened for too long"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,38 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("answered", [True, False])
+async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(
+    node: FakeNode, nursery: trio.Nursery, answered: bool
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(node.certificate, node.private_key)
+    asked = 0
+
+    async def closing(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        """Answers the first question, and the third, or none but the first; closes after the second one."""
+        nonlocal asked
+        while await stream.receive_some():
+            asked += 1
+            if asked == 1 or (asked == 3 and answered):
+                await stream.send_all(b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"id": 1}')
+            else:
+                return
+
+    listeners = await nursery.start(partial(trio.serve_ssl_over_tcp, closing, 0, tls, host="127.0.0.1"))
+    url = f"https://127.0.0.1:{listeners[0].transport_listener.socket.getsockname()[1]}"
+    async with node.client(url) as client:
+        assert await client.node() == {"id": 1}
+        if answered:
+            assert await client.node() == {"id": 1}
+        else:
+            with pytest.raises(UnreachableError) as caught:
+                await client.node()
+            assert str(caught.value).count(url) == 1
+    assert asked == 3
+    nursery.cancel_scope.cancel()
+
+
 async def test_question_that_is_cancelled_during_the_handshake_closes_its_connection(
     node: FakeNode, nursery: trio.Nursery
 ) -> None:
