@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -61,8 +62,8 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
             partial(_of_files, period_ms=period_ms), _SHARES, "course binary", "append", "NoTimeout"
         )
     else:
-        # A function with annotations would have to name pandas to Spark, which this module does not import.
-        shares = of.applyInPandas(lambda table: _table(_shares(Course(), _plain(table), period_ms)), _SHARES)
+        ordered = rows.repartition("farm_id").sortWithinPartitions("farm_id", "log_index")
+        shares = ordered.mapInPandas(partial(_of_table, period_ms=period_ms), _SHARES)
     timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
     if rows.isStreaming:
         timed = timed.withWatermark("time", delay)
@@ -92,13 +93,21 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
     )
 
 
+def _of_table(frames: Iterator[pandas.DataFrame], *, period_ms: int) -> Iterator[pandas.DataFrame]:
+    """Of a partition, which has all rows of its farms, by farm and index."""
+    rows = (row for frame in frames for row in _plain(frame))
+    for _, of_farm in groupby(rows, itemgetter("farm_id")):
+        yield from _frames(_shares(Course(), of_farm, period_ms))
+
+
 def _of_files(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, period_ms: int
 ) -> Iterator[pandas.DataFrame]:
     import pandas
 
     course = msgspec.json.decode(state.get[0], type=Course) if state.exists else Course()
-    yield from _frames(_shares(course, _plain(pandas.concat([*frames])), period_ms))
+    rows = pandas.concat([*frames]).sort_values("log_index")
+    yield from _frames(_shares(course, _plain(rows), period_ms))
     state.update((msgspec.json.encode(course),))
 
 
@@ -132,8 +141,8 @@ def _table(shares: Iterable[tuple[object, ...]]) -> pandas.DataFrame:
 
 
 def _plain(rows: pandas.DataFrame) -> Iterator[dict[str, Any]]:
-    """By index, of Python's own types. Pandas makes null and integers to floats, and arrays to numpy's."""
-    for row in rows.sort_values("log_index").to_dict("records"):
+    """The rows, of Python's own types. Pandas makes null and integers to floats, and arrays to numpy's."""
+    for row in rows.to_dict("records"):
         publisher = row["publisher"]
         yield {
             **row,

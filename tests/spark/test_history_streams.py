@@ -52,7 +52,7 @@ def plain(frame: Any) -> list[dict[str, Any]]:
     rows = [row.asDict() for row in frame.collect()]
     for row in rows:
         row["period_ms"] = round(row.pop("period").replace(tzinfo=UTC).timestamp() * 1000)
-    return sorted(rows, key=lambda row: (row["period_ms"], row["member"]))
+    return sorted(rows, key=lambda row: (row["farm_id"], row["period_ms"], row["member"]))
 
 
 def nearly(lines: list[dict[str, Any]], **changes: str) -> list[dict[str, Any]]:
@@ -71,6 +71,7 @@ def utc(spark: Session) -> Any:
     spark.spark.conf.set("spark.sql.session.timeZone", "UTC")
     yield spark.spark
     spark.spark.conf.set("spark.sql.session.timeZone", before)
+    spark.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def drained(frame: Any, checkpoint: Path, name: str) -> None:
@@ -87,7 +88,10 @@ def drained(frame: Any, checkpoint: Path, name: str) -> None:
 
 @pytest.mark.parametrize("by", ["hour", "day"])
 def test_history_in_spark_is_that_of_the_command(utc: Any, tmp_path: Path, by: Any) -> None:
+    """Also where a partition has several farms, and what Spark passes on at a time ends within one."""
     write(tmp_path / "stored", ranked(LOG))
+    write(tmp_path / "stored", ranked(LOG[: len(LOG) // 2], farm_id="01" * 16))
+    utc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     expected = list(stored(tmp_path / "stored", by))
     assert any(line["handovers"] for line in expected)
     assert any(0 < line["availability"] < 1 for line in expected)
