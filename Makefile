@@ -47,6 +47,7 @@ test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that 
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
 		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka" --must-run "$(MUST_RUN)"'
 
+test-slow: WORKERS = 3
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
 	@.venv/bin/python -m tools.metered "make test-slow" \
 		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"

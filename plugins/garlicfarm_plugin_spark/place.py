@@ -24,7 +24,6 @@ __all__ = ["KIND", "HadoopPlace", "LocalPlace", "Place", "check_directory", "is_
 KIND = ".rows"
 """The file in a directory of rankings that says which rows it has. Readers of Parquet pass over it."""
 
-_NETWORK = ("java.net.", "org.apache.hadoop.net.", "java.nio.channels.UnresolvedAddressException")
 _OLD = "_spark_metadata"
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PART = ".part"
@@ -42,7 +41,7 @@ def location(where: str) -> str:
 
 class Place(Protocol):
     """A directory, which need not exist. Methods raise `ConfigError`, or `UnreachableError` if the servers
-    of the file system do not answer."""
+    of the file system do not answer, or are not ready."""
 
     @property
     def name(self) -> str:
@@ -214,7 +213,9 @@ class HadoopPlace:
             if not files.rename(part, path) and not files.exists(path):
                 raise GarlicFarmError(f"{path.toString()} cannot be written: {part.getName()} keeps its name")
         except Py4JJavaError as error:
-            raise GarlicFarmError(f"{path.toString()} cannot be written: {cause(error)}") from error
+            raise self._away(error) or GarlicFarmError(
+                f"{path.toString()} cannot be written: {cause(error)}"
+            ) from error
 
     def check_writable(self, option: str) -> None:
         with self._mapped(f"{option}: {self._uri} cannot be written to"):
@@ -240,20 +241,14 @@ class HadoopPlace:
         try:
             yield
         except Py4JJavaError as error:
-            if _is_network(error.java_exception):
-                raise UnreachableError(
-                    f"the file system of {self._uri} does not answer ({cause(error)})",
-                    "is its server running, and the address right?",
-                ) from error
-            raise ConfigError([f"{what} ({cause(error)}): name another directory"]) from error
+            raise self._away(error) or ConfigError(
+                [f"{what} ({cause(error)}): name another directory"]
+            ) from error
 
+    def _away(self, error: Exception) -> UnreachableError | None:
+        from garlicfarm_plugin_spark.session import unreachable
 
-def _is_network(error: Any) -> bool:
-    while error is not None:
-        if str(error.getClass().getName()).startswith(_NETWORK):
-            return True
-        error = error.getCause()
-    return False
+        return unreachable(error, f"the file system of {self._uri}")
 
 
 @contextmanager

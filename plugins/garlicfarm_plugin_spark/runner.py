@@ -26,7 +26,7 @@ from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.ranking import rankings
-from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
+from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of, unreachable
 from garlicfarm_plugin_spark.stored_state import check_state
 from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
@@ -267,7 +267,7 @@ class QueryRunner:
                 while not await trio.to_thread.run_sync(query.awaitTermination, POLL_S):
                     await self._look(query)
                 await self._look(query)
-            except UnreachableError as error:  # of the sink's file system, at the start
+            except UnreachableError as error:  # the sink's file system, at the start
                 failed = error
             except (Py4JError, PySparkException, OSError) as error:
                 failed = query_error(error)
@@ -349,7 +349,7 @@ def query_error(error: Exception) -> GarlicFarmError:
     """The error that the source, the sink or the fold raised in one of Spark's processes."""
     found = _OURS.findall(text_of(error))
     if not found:
-        return GarlicFarmError(cause(error))
+        return unreachable(error, "a server that the query needs") or GarlicFarmError(cause(error))
     name, text = found[-1]
     kind = getattr(errors, name, GarlicFarmError)
     made: GarlicFarmError = kind([text]) if issubclass(kind, ConfigError) else kind(text)

@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.java import find_java_home
 
-__all__ = ["Session", "cause", "text_of"]
+__all__ = ["Session", "cause", "text_of", "unreachable"]
 
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
@@ -47,7 +47,21 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 _LEVELS = ("off", "warn", "info")
-_CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILINE)
+# Of `RemoteException(a.b.C): said` it is C that the server has said.
+_CAUSES = re.compile(r"^(?:Caused by)?: (?:[\w.$]+\()?((?:[a-z]\w*\.)+[\w$]+)\)?(: .+)?$", re.MULTILINE)
+# Not `SocketException` and `SocketTimeoutException`: Spark's Python processes that died lead to those, too.
+_AWAY = {
+    "java.net.ConnectException",
+    "java.net.NoRouteToHostException",
+    "java.net.UnknownHostException",
+    "java.nio.channels.UnresolvedAddressException",
+    "org.apache.hadoop.net.ConnectTimeoutException",
+}
+_NOT_READY = {
+    "org.apache.hadoop.hdfs.server.namenode.SafeModeException",  # it has started just now
+    "org.apache.hadoop.ipc.RetriableException",
+    "org.apache.hadoop.ipc.StandbyException",  # another one is to take over, or does
+}
 
 
 def text_of(error: Exception) -> str:
@@ -62,9 +76,25 @@ def text_of(error: Exception) -> str:
 
 def cause(error: Exception) -> str:
     """The most useful line of Java's message: the innermost cause, else the first line."""
-    text = text_of(error)
-    causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
-    return str(causes[-1]) if causes else text.partition("\n")[0]
+    causes = [f"{name.rpartition('.')[2]}{said}" for name, said in _causes(error) if said]
+    return causes[-1] if causes else text_of(error).partition("\n")[0]
+
+
+def unreachable(error: Exception, server: str) -> UnreachableError | None:
+    """The error if ``server`` did not answer, or was not ready; None: it is another one."""
+    names = {name for name, _ in _causes(error)}
+    if names & _AWAY:
+        return UnreachableError(
+            f"{server} does not answer ({cause(error)})", "is it running, and the address right?"
+        )
+    if names & _NOT_READY:
+        return UnreachableError(f"{server} is not ready ({cause(error)})", "wait, and try again")
+    return None
+
+
+def _causes(error: Exception) -> list[tuple[str, str]]:
+    """The class and the message, if any, of each; the innermost one last."""
+    return _CAUSES.findall(f"{text_of(error)}\n{getattr(error, '_stackTrace', '')}")
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:

@@ -38,7 +38,7 @@ def stored_folds(spark: Any, checkpoint: str) -> list[StoredFold]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from garlicfarm_plugin_spark.session import cause
+    from garlicfarm_plugin_spark.session import cause, unreachable
 
     rows = None
     try:
@@ -48,7 +48,7 @@ def stored_folds(spark: Any, checkpoint: str) -> list[StoredFold]:
             if (key, value) == (_KEY, _VALUE):
                 rows = stored.selectExpr("key.*", "value.groupState.*").collect()
     except (Py4JJavaError, PySparkException) as error:
-        raise ConfigError(
+        raise unreachable(error, f"the file system of {checkpoint}") or ConfigError(
             [
                 f"the state in the checkpoint {checkpoint} cannot be read ({cause(error)}):"
                 " name a new checkpoint"
