@@ -179,7 +179,10 @@ class Measurer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(options) + "\n")
         self._process.stdin.flush()
-        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process that measures has ended ({self._process.wait()}): see above")
+        found: dict[str, float] = json.loads(line)
         return found
 
     def close(self) -> None:
