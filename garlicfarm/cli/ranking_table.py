@@ -6,8 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Group, RenderableType
 
 __all__ = ["Trends", "ranking_table", "ranking_view"]
 
@@ -60,7 +59,7 @@ def ranking_table(
     *,
     status: dict[str, Any] | None = None,
     trends: Trends | None = None,
-) -> Table:
+) -> Group:
     """A row per member, best first, for a terminal of ``width`` columns.
 
     ``status``: the body of ``GET …/status``, with the members that cannot be reached and the events.

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Group, RenderableType
 
 __all__ = [
     "events_text",
@@ -92,7 +91,7 @@ def _seconds(value: float | None) -> str | None:
     return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def status_table(body: dict[str, Any], width: int) -> Table:
+def status_table(body: dict[str, Any], width: int) -> Group:
     """The table for a terminal of ``width`` columns."""
     from garlicfarm.cli.tables import WIDE, Column, make_table
 

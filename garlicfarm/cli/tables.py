@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -32,12 +33,13 @@ def make_table(
     width: int,
     *,
     yielding: Sequence[str],
-) -> Table:
+) -> Group:
     """A table for a terminal of ``width`` columns, whose rows have a style and cells by column.
 
-    ``yielding``: where a row is too long, the first of these columns that is shown gets narrower.
+    ``title``: the line above; "": none. ``yielding``: where a row is too long, the first of these columns
+    that is shown gets narrower.
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     shown = [column for column in columns if width >= column.least]
     names = [column.name for column in shown]
     narrower = next(name for name in yielding if name in names)
@@ -46,7 +48,8 @@ def make_table(
     for style, row in rows:
         cells = (_cell(row[column.name], wraps=column.wraps) for column in shown)
         table.add_row(*cells, style=style)
-    return table
+    # Not the table's own title, which is no wider than the table.
+    return Group(*([Text(title, style="italic")] if title else []), table)
 
 
 def _cell(value: object, *, wraps: bool) -> Text:

@@ -125,6 +125,12 @@ def test_table_of_80_columns_shows_who_leads_who_publishes_and_who_lags() -> Non
     assert header == ["ID", "ENDPOINT", "ROLE", "PUBLISHER", "COMMIT", "LAG", "LAST", "CONTACT"]
 
 
+def test_title_is_one_line_where_the_terminal_has_place_for_it_however_narrow_the_table_is() -> None:
+    title = "ranked by the nodes up to index 1, " + 40 * "x"
+    body: dict[str, Any] = {"publisher": None, "members": []}
+    assert drawn(ranking_table(body, title, 80), 80)[0] == title
+
+
 def test_unreachable_member_has_no_mark_of_the_publisher() -> None:
     body = status()
     assert [row["publisher"] for row in status_rows(body)] == [None, None, None]
