@@ -27,7 +27,7 @@ PYTEST = .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope $
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 # Once more where a download broke off: pip keeps those that came whole.
 INSTALL = $(PIP) install --quiet --editable '$(WHAT)'
-INSTALLED = $(INSTALL) || $(INSTALL)
+INSTALLED = @echo "Installing garlicfarm$(WHAT:.%=%) into .venv" >&2; $(INSTALL) || $(INSTALL)
 
 # Without a terminal there is no Ctrl-C; on one, the farm is shown while Spark is being installed. Ctrl-C is
 # how it ends (130): the shell outlives it, so that make reports no error. Without Spark: .venv/bin/garlicfarm lab.
@@ -156,7 +156,7 @@ help: ## this list
 		echo "$(PYTHON) is no Python 3.11 or later; name one with PYTHON=." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make a virtual environment; install what it lacks (Debian: apt install python3-venv)." >&2; exit 1; }
-	"$(PYTHON)" -m venv .venv
+	@"$(PYTHON)" -m venv .venv
 
 .venv/base: WHAT = .
 .venv/base: pyproject.toml | .venv/bin/python

@@ -132,8 +132,9 @@ def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) 
     ready(project)
     (project / ".venv/spark").unlink()
     install(project / ".venv/bin/python", 'echo "asked: $@" >&2')
-    size, asked, *_ = make(project, "lab").stderr.splitlines()
+    size, told, asked, *_ = make(project, "lab").stderr.splitlines()
     assert size == "Spark and a Java are about 560 MiB to download; this takes minutes."
+    assert told == "Installing garlicfarm[spark,java] into .venv"
     assert asked.endswith("--editable .[spark,java]")
 
 
