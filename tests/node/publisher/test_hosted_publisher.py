@@ -182,7 +182,7 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
     fake = Fake()
     hosted, plugin = fake.hosted, fake.plugin
     async with running(fake):
-        await trio.sleep(50)
+        await trio.sleep(52)  # never when it looks by itself, every five seconds
         assert plugin.done() == ["standby", "standby"]  # and whether it still is
         assert (hosted.is_ready, hosted.is_publishing) == (True, False)
         fake.named = True
