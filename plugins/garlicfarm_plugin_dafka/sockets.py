@@ -172,6 +172,8 @@ class Socket:
                     await trio.lowlevel.wait_readable(self._fd)
                 finally:
                     self._waiting = None
+            # Who cancels this task may close the socket, too, when the task has its signal already.
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     def receive_nowait(self, limit: int) -> list[list[bytes]]:
         """Up to ``limit`` messages that are there; fewer: that was all."""

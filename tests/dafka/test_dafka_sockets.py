@@ -196,3 +196,22 @@ class Noted:
 
     def disconnect(self, host: str, port: int) -> None:
         self.calls.append(("disconnect", host, port))
+
+
+async def test_task_that_is_cancelled_as_its_socket_closes_ends_so_even_when_it_was_just_woken(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, subscriber = await connected(context)
+    woken = trio.Event()
+
+    async def wait_readable(fd: int) -> None:
+        await woken.wait()
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscriber.receive)
+        await wait_all_tasks_blocked()
+        woken.set()  # from now on the task is due
+        nursery.cancel_scope.cancel()
+        subscriber.close()
+    assert nursery.cancel_scope.cancelled_caught

@@ -220,7 +220,7 @@ async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_
     task = task_of(named, tmp_path, made)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.publishing_to_report)
+        await until(lambda: task.describe()[0]["state"] == "publishing")
         assert task.news == frozenset()
         made.kill_router()
         await until(lambda: task.news)
@@ -353,7 +353,7 @@ async def test_lease_set_that_is_too_large_for_a_status_is_left_out(tmp_path: Pa
     task = task_of(Named(), tmp_path, plugin(tmp_path, Large))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.publishing_to_report)
+        await until(lambda: task.describe()[0]["state"] == "publishing")
         assert (task.lease_set is None) is (size > MAX_LEASE_SET_BYTES)
         nursery.cancel_scope.cancel()
 
