@@ -128,6 +128,8 @@ def rank(
 
     if once and trigger is not None:
         raise click.UsageError("--once ends without another batch: --trigger is for a rank that goes on")
+    if checkpoint == "":  # an unset variable, and each start would begin anew
+        raise click.UsageError("--checkpoint is empty: name a directory, or leave it out")
     if query is not None and not is_farm_name(query):
         raise click.UsageError(f"--query {query!r} is no name, which has {FARM_NAME_RULE}")
     if query is None and sink == "garlicfarm":

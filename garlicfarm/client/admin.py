@@ -430,9 +430,9 @@ class AdminClient:
                     self._followed.add(leader[0])
                     self._nodes[leader[0]] = self._client(*leader)
                     todo.insert(0, (leader[0], self._nodes[leader[0]]))
-                if isinstance(failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored) or (
-                    method in _REPEATABLE and isinstance(failed, OutcomeUnknown)
-                ):
+                if isinstance(
+                    failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored | UnreachableError
+                ) or (method in _REPEATABLE and isinstance(failed, OutcomeUnknown)):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
                     raise failed  # the user may not exist on the node that we were redirected to

@@ -25,6 +25,7 @@ from garlicfarm.errors import (
     RankingConflict,
     RankingNotStored,
     RemoteProtocolError,
+    UnreachableError,
 )
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
@@ -94,8 +95,10 @@ def failure(answer: Answer, url: str) -> GarlicFarmError | None:
         text = f"status {answer.status}, not from an admin API; give the node's admin.url"
     text = f"{url}: {text}"
     match answer.status, problem.get("type"):
-        case ((401 | 403 | 429), _):
+        case ((401 | 403), _):
             return AuthError(text)
+        case 429, _:  # the password was not looked at, and may be right
+            return UnreachableError(text)
         case 404, "garlicfarm:no-such-farm":
             return ConfigError([text])
         case 410, "garlicfarm:compacted" if isinstance(first_index := problem.get("first_index"), int):

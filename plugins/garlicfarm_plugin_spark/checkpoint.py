@@ -10,12 +10,14 @@ from typing import Any
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.place import Place, check_directory, is_uri, place
+from garlicfarm_plugin_spark.place import Place, check_directory, is_uri, location, place
 from garlicfarm_plugin_spark.stored_state import is_readable
 
 __all__ = ["check_checkpoint", "check_places", "newest_batch"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_SINK = ".sink"
+"""The file in a checkpoint that names the sink of its query."""
 
 
 def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], spark: Any = None) -> None:
@@ -39,11 +41,31 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
         checkpoint = place(job.checkpoint, spark)
         check_checkpoint(checkpoint, farms, job.only_farm, settings, every=not job.farms)
         checkpoint.check_writable("--checkpoint")
+        _check_sink(checkpoint, job.sink)
     kind, _, where = job.sink.partition(":")
     if kind == "parquet" and due(where):
         sink = place(where, spark)
         sink.check_writable("--sink")
         check_directory(sink, job.rows)
+
+
+def _check_sink(checkpoint: Place, sink: str) -> None:
+    """Check that a checkpoint with batches is that of this sink, and note the sink in one without: what
+    another sink got would be in neither history."""
+    kind, _, where = sink.partition(":")
+    wanted = f"{kind}:{location(where)}" if where else kind
+    if newest_batch(checkpoint, "offsets") is None:
+        checkpoint.add(_SINK, f"{wanted}\n".encode(), replace=True)
+    elif _SINK in checkpoint.names("."):
+        known = checkpoint.read(_SINK).decode(errors="replace").strip()
+        if known != wanted:
+            raise ConfigError(
+                [
+                    f"the checkpoint {checkpoint.name} is that of --sink {known}, and another sink would miss"
+                    " what that one has got: name another checkpoint; or, if that sink was moved, delete"
+                    f" {checkpoint.name}/{_SINK}"
+                ]
+            )
 
 
 def check_checkpoint(

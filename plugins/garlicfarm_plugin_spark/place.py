@@ -53,8 +53,9 @@ class Place(Protocol):
     def read(self, file: str) -> bytes:
         """A file in it."""
 
-    def add(self, file: str, data: bytes) -> None:
-        """Add a file, all of it or nothing; if there is one already, it stays. Raises `GarlicFarmError`."""
+    def add(self, file: str, data: bytes, *, replace: bool = False) -> None:
+        """Add a file, all of it or nothing; if there is one already, it stays, unless ``replace``. Raises
+        `GarlicFarmError`."""
 
     def check_writable(self, option: str) -> None:
         """Create it, if need be, and write there. ``option`` named it."""
@@ -112,16 +113,16 @@ class LocalPlace:
                 [f"{self._path / file} cannot be read ({error.strerror}): name another directory"]
             ) from error
 
-    def add(self, file: str, data: bytes) -> None:
+    def add(self, file: str, data: bytes, *, replace: bool = False) -> None:
         path = self._path / file
         part = path.with_name(f".{path.name}{_PART}")
         try:
-            if path.exists():
+            if path.exists() and not replace:
                 fsync_path(path.parent)  # a killed process may have left that out
                 return
             self._make(path.parent)
             with _locked(part, os.O_WRONLY | os.O_CREAT) as descriptor:
-                if path.exists():  # another process was first
+                if path.exists() and not replace:  # another process was first
                     part.unlink()
                     fsync_path(path.parent)
                     return
@@ -192,7 +193,7 @@ class HadoopPlace:
             finally:
                 stream.close()
 
-    def add(self, file: str, data: bytes) -> None:
+    def add(self, file: str, data: bytes, *, replace: bool = False) -> None:
         from py4j.protocol import Py4JJavaError
 
         from garlicfarm_plugin_spark.session import cause
@@ -201,7 +202,9 @@ class HadoopPlace:
         part = self._java.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}{_PART}")
         try:
             files = path.getFileSystem(self._conf)
-            if files.exists(path):
+            if replace:
+                files.delete(path, False)
+            elif files.exists(path):
                 return
             out = files.create(part, True)
             try:

@@ -98,7 +98,7 @@ def _causes(error: Exception) -> list[tuple[str, str]]:
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs lost connections as the root logger, and raises them too."""
+    """py4j logs lost connections, and raises them too; not only as its own logger."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -156,6 +156,7 @@ class Session:
                 accumulators: Any = context._accumulatorServer
                 accumulators.handle_error = lambda *request: None
                 logging.getLogger().addFilter(_not_of_py4j)
+                logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
             self.spark = SparkSession(context)
             # Spark finds the format by itself, in a process that has ten seconds to start. If that fails, it
             # does not try again.

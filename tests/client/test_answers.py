@@ -9,7 +9,14 @@ import pytest
 from garlicfarm.client import AdminClient
 from garlicfarm.client.answers import Answer, failure
 from garlicfarm.client.https import HttpsClient
-from garlicfarm.errors import LocalProtocolError, NoQuorum, NotLeader, OutcomeUnknown, RemoteProtocolError
+from garlicfarm.errors import (
+    LocalProtocolError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    UnreachableError,
+)
 
 URL = "https://a.example:27151"
 
@@ -25,6 +32,12 @@ URL = "https://a.example:27151"
 def test_failure_is_told_in_sentences(detail: str, next_step: str, told: str) -> None:
     body = json.dumps({"type": "garlicfarm:x", "detail": detail, "next": next_step})
     assert str(failure(Answer(400, {}, body.encode()), URL)) == f"{URL}: {told}"
+
+
+def test_password_that_was_not_checked_is_not_called_wrong() -> None:
+    """Somebody else's wrong ones delay it: a program that has the right one tries again."""
+    body = json.dumps({"type": "garlicfarm:too-soon", "detail": "wrong passwords were tried"})
+    assert isinstance(failure(Answer(429, {}, body.encode()), URL), UnreachableError)
 
 
 def test_answer_of_another_server_is_told_as_such() -> None:

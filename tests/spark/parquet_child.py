@@ -77,7 +77,7 @@ def kill_at(call: int, *, is_synced: bool) -> None:
 def write_in_place() -> None:
     """A file has its name from the first byte on."""
 
-    def add(self: LocalPlace, file: str, data: bytes) -> None:
+    def add(self: LocalPlace, file: str, data: bytes, *, replace: bool = False) -> None:
         path = self._path / file
         if not path.exists():
             self._make(path.parent)

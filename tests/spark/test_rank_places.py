@@ -20,7 +20,7 @@ SETTINGS = {"spark.sql.shuffle.partitions": "1"}
 
 def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
     offsets = directory / "offsets"
-    offsets.mkdir(parents=True)
+    offsets.mkdir(parents=True, exist_ok=True)
     conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": partitions}})
     for batch in ("9", "10"):  # the newest counts, by number
         of = farm_id if batch == "10" else "00"
@@ -81,6 +81,25 @@ def test_places_that_are_uris_are_not_looked_at_as_paths(
     assert list(tmp_path.iterdir()) == []
     check_places(Job(NODES, ("farm",), "rank", tmp_path, sink="parquet:ranked"), {"farm": "ab"}, SETTINGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank", "ranked"]
+
+
+def test_checkpoint_with_batches_is_that_of_one_sink(tmp_path: Path) -> None:
+    """Before its first batch, a sink may have been mistyped."""
+
+    def check(sink: str) -> None:
+        job = Job(NODES, ("farm",), str(tmp_path / "made"), tmp_path, sink=f"parquet:{tmp_path}/{sink}")
+        check_places(job, {"farm": "ab"}, SETTINGS)
+
+    check("mistyped")
+    check("a")
+    write_checkpoint(tmp_path / "made", "ab", "1")
+    check("a")
+    with pytest.raises(ConfigError, match=rf"is that of --sink parquet:file:{tmp_path}/a, and another sink"):
+        check("b")
+    with pytest.raises(ConfigError, match=r"or, if that sink was moved, delete \S+/made/\.sink$"):
+        check_places(Job(NODES, ("farm",), str(tmp_path / "made"), tmp_path), {"farm": "ab"}, SETTINGS)
+    (tmp_path / "made" / ".sink").unlink()
+    check("b")
 
 
 def test_sink_with_other_rows_is_refused_before_spark_starts(tmp_path: Path) -> None:
