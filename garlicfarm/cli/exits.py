@@ -14,6 +14,7 @@ from garlicfarm.errors import (
     ConfigError,
     DiskHangs,
     EntryRefused,
+    FellBehind,
     GarlicFarmError,
     NoQuorum,
     NotLeader,
@@ -55,6 +56,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (StorageError, Exit.STORAGE),
     (DiskHangs, Exit.STORAGE),
     (Removed, Exit.REMOVED),
+    (FellBehind, Exit.USAGE),  # a restart finds the same
     (GarlicFarmError, Exit.ERROR),
     (TimeoutError, Exit.DEADLINE),
     (PermissionError, Exit.ERROR),

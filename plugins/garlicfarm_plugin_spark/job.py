@@ -107,7 +107,10 @@ def source_options(job: Job) -> dict[str, str]:
         "startingIndex": "state",
         "maxEntriesPerTrigger": str(MAX_ENTRIES if job.max_entries is None else job.max_entries),
     }
-    options |= {"farm": " ".join(job.farms)} if job.farms else {"farm": "*", "application": "publisher"}
+    if job.farms:
+        options["farm"] = " ".join(job.farms)
+    else:  # entries that one farm lost must not end the ranking of the others: a state of it stands for them
+        options |= {"farm": "*", "application": "publisher", "failOnDataLoss": "false"}
     return options if job.query is None else {**options, "query": job.query}
 
 

@@ -164,16 +164,23 @@ class QueryRunner:
         self.verifier = Verifier(self._verified) if job.verify else None
         self._indexes: dict[str, int] = {}
         self._heads: Mapping[str, FarmHead] = {}
+        self._ids: dict[str, str] = {}  # of all farms that were ranked
+        self._missing: set[str] = set()
         self._batch: int | None = None
         self._failures = 0
 
     def committed(self, heads: Mapping[str, FarmHead] | None) -> None:
         """``heads``: what the nodes have now; None: unknown."""
         if heads is not None:
-            before, self._heads = self._heads, heads
+            self._heads = heads
             for farm, head in self.farms.items():
-                if farm in before and before[farm].farm_id != head.farm_id:
+                if self._ids.setdefault(farm, head.farm_id) != head.farm_id:
                     self._viewer.note(f"the farm {farm} was made anew: it is ranked from its beginning")
+                    self._ids[farm] = head.farm_id
+            missing = self._ids.keys() - self.farms.keys()
+            for farm in sorted(missing - self._missing):
+                self._viewer.note(f"the nodes have the farm {farm} no longer: it waits")
+            self._missing = missing
         for farm, head in sorted(self.farms.items()):
             self._progress(farm, None if heads is None else head.commit_index)
 
@@ -325,8 +332,18 @@ class QueryRunner:
     def _take(self, progress: Mapping[str, Any]) -> None:
         """Use Spark's report of a finished batch."""
         if progress["sources"]:
-            offset = json.loads(progress["sources"][0]["endOffset"] or '{"farms": {}}')
-            for farm, position in decode_offset(offset, self._job.only_farm).items():
+            source = progress["sources"][0]
+            before, end = (
+                decode_offset(json.loads(source.get(name) or "null") or {"farms": {}}, self._job.only_farm)
+                for name in ("startOffset", "endOffset")
+            )
+            for farm, position in end.items():
+                old = before.get(farm)
+                if old is not None and old.farm_id == position.farm_id and position.state is not None:
+                    self._viewer.note(
+                        f"the entries of the farm {farm} after index {old.index} were deleted before they"
+                        f" were read: it is ranked on from a node's state at index {position.begin}"
+                    )
                 if position.index != self._indexes.get(farm):
                     self._indexes[farm], self._failures = position.index, 0
                     head = self._heads.get(farm)

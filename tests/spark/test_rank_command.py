@@ -399,6 +399,16 @@ def test_checkpoint_of_all_farms_continues_and_is_inspected_beside_a_node(
     with running(server, "--once", "--checkpoint", checkpoint, "--farm", "*") as rank:
         assert rank.wait() == 0, rank.errors()
         assert rank.lines == [EXPECTED[13].ranking]
+    # What one of them has lost does not end the ranking of the others.
+    server.append(LOG[13:30])
+    server.compact(20)
+    with running(server, "--once", "--checkpoint", checkpoint, "--farm", "*") as rank:
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines == [EXPECTED[30].ranking]
+        assert (
+            "the entries of the farm farm after index 13 were deleted before they were read: it is ranked"
+            in (rank.errors())
+        )
 
 
 def test_inspected_directory_without_a_batch_is_refused_before_spark_starts(
@@ -418,7 +428,7 @@ def test_rank_whose_next_entries_are_gone_says_so(server: FeedServer, tmp_path: 
     server.append(LOG[10:30])
     server.compact(20)
     with running(server, *checkpoint) as rank:
-        assert rank.wait() == 1
+        assert rank.wait() == 2
         assert rank.errors().splitlines()[1:] == [
             "error: the entries after index 10 are gone, the log of farm now starts at 20: begin with a new"
             " checkpoint; a query of your own may set failOnDataLoss to false"

@@ -15,6 +15,7 @@ from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
 from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
+from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, most_members
 from tests.publishing.scripted_log import configuration
@@ -90,7 +91,9 @@ def test_job_with_a_name_tells_it_to_source_and_sink() -> None:
         "query": "spark",
         "failOnDataLoss": "true",
     }
-    assert sink_options(replace(named, farms=()))["failOnDataLoss"] == "false"
+    assert "failOnDataLoss" not in source_options(named)
+    every = replace(named, farms=())
+    assert sink_options(every)["failOnDataLoss"] == source_options(every)["failOnDataLoss"] == "false"
 
 
 class Told:
@@ -158,6 +161,41 @@ def test_farm_made_anew_is_told_once() -> None:
     runner.committed(anew)
     runner.committed(anew)
     assert told.notes == ["the farm barn was made anew: it is ranked from its beginning"]
+
+
+def test_farm_that_vanishes_is_told_once_and_one_that_comes_back_anew_too() -> None:
+    runner, told, _ = query_runner(job())
+    without = {"field": HEADS["field"]}
+    runner.committed(without)
+    runner.committed(None)
+    runner.committed(without)
+    runner.committed({**without, "barn": replace(HEADS["barn"], farm_id="01" * 16)})
+    assert told.notes == [
+        "the nodes have the farm barn no longer: it waits",
+        "the farm barn was made anew: it is ranked from its beginning",
+    ]
+
+
+async def test_entries_that_a_state_stands_for_are_told() -> None:
+    runner, told, _ = query_runner(job())
+    first, second = progress(0, barn=12, field=9), progress(1, barn=18, field=9)
+    source = {
+        "startOffset": first["sources"][0]["endOffset"],
+        "endOffset": json.dumps(
+            encode_offset(
+                {
+                    "barn": Position(18, HEADS["barn"].farm_id, 18, b"{}"),
+                    "field": Position(9, HEADS["field"].farm_id),
+                }
+            )
+        ),
+    }
+    await runner._look(SimpleNamespace(lastProgress=first))
+    await runner._look(SimpleNamespace(lastProgress={**second, "sources": [source]}))
+    assert told.notes == [
+        "the entries of the farm barn after index 12 were deleted before they were read: it is ranked on from"
+        " a node's state at index 18"
+    ]
 
 
 async def test_digests_that_spark_observes_are_compared_with_the_nodes() -> None:
