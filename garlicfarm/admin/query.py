@@ -19,11 +19,14 @@ def parse_number(name: str, text: str, most: float, *, least: float = 0) -> floa
     """The same of the value ``text``."""
     try:
         value = float(text) if isinstance(most, float) else int(text)
+        if isinstance(most, int) and not text.isdecimal():  # 1_0, which Python takes, or +5
+            value = -1
     except ValueError:
         value = -1
     if not least <= value <= most:
+        bound = f"{most:.0f}" if isinstance(most, float) else most
         raise Problem(
-            400, "bad-query", f"{name} is not a number from {least} to {most:.0f}", "Correct the query."
+            400, "bad-query", f"{name} is not a number from {least} to {bound}", "Correct the query."
         )
     return value
 

@@ -67,8 +67,11 @@ def whatif(
 
     grid, job = plugin("grid"), plugin("whatif_job")
     settings = grid.settings_of([grid.parse_grid(text) for text in grids])
-    if parquet is not None and not parquet.absolute().parent.is_dir():
-        raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
+    if parquet is not None:
+        directory = parquet.absolute().parent
+        if not directory.is_dir():
+            raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
+        plugin("place").LocalPlace(directory).check_writable("--parquet")
     read = _reader(options, source)
     answers: list[Any] = []
     log: Any = None
@@ -105,10 +108,10 @@ def whatif(
     finally:
         if answers:
             ranked = job.ranked(answers)
-            _show(options.output, log, ranked)
-            if parquet is not None:
+            if parquet is not None:  # first: who reads stdout may leave
                 rows = [(answer.is_current, answer.outcome) for answer in ranked]
                 plugin("whatif_file").write_outcomes(log, rows, parquet)
+            _show(options.output, log, ranked)
     if is_interrupted:
         click.echo(f"interrupted after {len(answers)} of {len(settings) + 1} settings", err=True)
         return 130

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
-from garlicfarm.errors import Compacted, ConfigError
+from garlicfarm.errors import Compacted, ConfigError, StorageMissing
 from garlicfarm.names import is_farm_name
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage import DataDirectory, read_committed, read_genesis
@@ -49,10 +50,17 @@ def read_directory(path: Path, farm: str | None) -> RecordedLog:
 
     :param farm: the farm's name; None: the only one of the node.
     :raises StorageInUse: the node runs.
-    :raises StorageError: the directory cannot be read, is none of a node, or is damaged.
-    :raises ConfigError: the node has no such farm, or ``farm`` is needed; or the farm names no publisher.
+    :raises StorageError: the directory cannot be read, or is damaged.
+    :raises ConfigError: it is none of a node; the node has no such farm, or ``farm`` is needed; or the farm
+        names no publisher.
     """
-    with DataDirectory.open(path) as data:
+    with ExitStack() as stack:
+        try:
+            data = stack.enter_context(DataDirectory.open(path))
+        except StorageMissing as error:  # whose advice is for the operator of a node
+            raise ConfigError(
+                [f"{path} is no data directory of a node: name the directory `data` in that of the node"]
+            ) from error
         names = sorted(each.name for each in (path / "farms").iterdir() if is_farm_name(each.name))
         if farm is None and len(names) != 1:
             raise ConfigError([f"--farm is needed: {path} has {', '.join(names) or 'no farm'}"])

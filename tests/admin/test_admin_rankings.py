@@ -74,6 +74,8 @@ async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient
         ("spark/7?asof=1&run=a/b", ranking(1), 400, "bad-query", "run is 'a/b', not 1 to 64 of"),
         ("%2e%2e/7?asof=1&run=r", ranking(1), 400, "bad-query", "the query's name is '..', not"),
         ("spark/-1?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0"),
+        ("spark/1_0?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0 to 922337"),
+        ("spark/9223372036854775808?asof=1&run=r", ranking(1), 400, "bad-query", "to 9223372036854775807"),
         ("spark/x?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0"),
         ("spark/7?asof=2&run=r", ranking(1), 400, "bad-body", "the ranking is of index 1, not 2"),
         ("spark/7?asof=1&run=r", b"{", 400, "bad-body", "the body is no ranking: "),

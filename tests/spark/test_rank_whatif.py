@@ -96,7 +96,11 @@ def test_whatif_as_json_has_all_figures(
     [
         (["--grid", "margin=x"], "values are numbers as 3,6,10"),
         (["--grid", "R=3", "--grid", "R=4"], "--grid R=… is given twice"),
-        (["--grid", "R=3", "--log", "/nowhere"], "is not the data directory of a node"),
+        (
+            ["--grid", "R=3", "--log", "/nowhere"],
+            "/nowhere is no data directory of a node: name",
+        ),
+        (["--grid", "R=3", "--parquet", "/proc/x"], "--parquet: /proc cannot be written to"),
         (["--grid", "R=3", "--parquet", "/nowhere/x"], "its directory does not exist"),
         (["--grid", "R=3", "--conf", "x=y"], "must be a setting of Spark"),
         (["--grid", "R=3", "--node", "https://127.0.0.1:1"], "--node needs --user and --password-file"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.errors import ConfigError, StorageInUse, StorageMissing
+from garlicfarm.errors import ConfigError, StorageInUse
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import (
@@ -110,7 +110,7 @@ def test_directory_of_a_node_that_runs_is_refused(data: Path) -> None:
 
 
 def test_directory_of_no_node_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StorageMissing, match="is not the data directory of a node"):
+    with pytest.raises(ConfigError, match="is no data directory of a node: name the directory `data`"):
         read_directory(tmp_path, None)
 
 
