@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -201,6 +202,19 @@ def test_comparison_uses_the_cores_that_come_after_it_began(
     trio.run(compare, Question(read_directory(data, None), settings, tmp_path), told.append)
     assert told[0].is_current
     assert len(told) == 9
+
+
+@pytest.mark.spark
+def test_whatif_whose_reader_leaves_has_its_file(
+    data: Path, in_process: list[Question], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*what: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("garlicfarm.cli.rank_whatif._show", show)
+    with pytest.raises(SystemExit):
+        run(["rank", "whatif", "--log", str(data), *GRID, "--parquet", str(tmp_path / "file")])
+    assert (tmp_path / "file").stat().st_size
 
 
 @pytest.mark.spark

@@ -27,7 +27,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage.appender import Appender
-from tests.node.support.cluster import ALONE, Cluster, client_request, cluster
+from tests.node.support.cluster import ALONE, ALONE_AND_QUICK, Cluster, client_request, cluster
 
 
 def add_farm(nodes: Cluster, directory: Path, name: str, **farm: Any) -> bytes:
@@ -106,8 +106,8 @@ async def test_failed_store_in_the_turn_of_a_connection_ends_its_farm_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The task of a connection belongs to the node, not to the farm whose turn it runs."""
-    async with cluster(tmp_path, start=False) as nodes:
-        add_farm(nodes, tmp_path, "second")
+    async with cluster(tmp_path, start=False, raft=ALONE_AND_QUICK) as nodes:
+        add_farm(nodes, tmp_path, "second", raft=ALONE_AND_QUICK)
         await nodes.start()
         await committing(nodes, "farm", "second")
         one, two = await nodes.login(), await nodes.login(farm="second")
@@ -134,8 +134,8 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = break_disk(monkeypatch)
-    async with cluster(tmp_path, start=False) as nodes:
-        add_farm(nodes, tmp_path, "second")
+    async with cluster(tmp_path, start=False, raft=ALONE_AND_QUICK) as nodes:
+        add_farm(nodes, tmp_path, "second", raft=ALONE_AND_QUICK)
         await nodes.start()
         running = nodes.running[1]
         await committing(nodes, "farm", "second")

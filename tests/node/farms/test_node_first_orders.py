@@ -12,7 +12,7 @@ import trio
 from garlicfarm.node.publisher.application import PublisherService
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import ALONE_AND_QUICK, Cluster, cluster
 
 
 def orders_in_log(nodes: Cluster, node_id: int) -> list[tuple[str, str]]:
@@ -61,7 +61,8 @@ async def test_first_orders_are_in_force_once_whichever_member_leads_and_however
 async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(tmp_path, 1, application="publisher", interval_ms=5_000) as nodes:
+    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "raft": ALONE_AND_QUICK}
+    async with cluster(tmp_path, 1, **plan) as nodes:
         await nodes.applied(2)
         told = policy(nodes, 1)
         assert told["R"] == told["least_R"]

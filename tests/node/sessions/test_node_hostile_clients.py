@@ -27,7 +27,7 @@ from garlicfarm.node import listeners
 from garlicfarm.node import session as session_module
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
-from tests.node.support.cluster import ALONE, Cluster, Wire, client_request, cluster
+from tests.node.support.cluster import ALONE_AND_QUICK, Cluster, Wire, client_request, cluster
 
 EVIL = "127.0.0.66"
 CONTENTS = b"ENTRY-CONTENTS"
@@ -427,7 +427,7 @@ async def test_member_with_a_wrong_secret_hears_so_each_time_before_it_gives_up(
         return verdict, delay_s
 
     monkeypatch.setattr(LoginAttempts, "judge", recorded)
-    raft = {**ALONE, "rpc_timeout_s": 1.0}
+    raft = ALONE_AND_QUICK
     async with cluster(tmp_path, raft=raft) as farm:
         for _ in range(6):
             with trio.fail_after(END_S), pytest.raises(AuthError, match="password is wrong"):

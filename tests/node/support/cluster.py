@@ -30,9 +30,12 @@ ALONE: Mapping[str, Any] = {
     "election_timeout_min_s": 0.02,
     "election_timeout_max_s": 0.04,
     "heartbeat_s": 0.01,
-    "rpc_timeout_s": 1.0,
+    "rpc_timeout_s": 30.0,
 }
-"""``[farm.raft]`` of a farm of one: a leader at once."""
+"""``[farm.raft]`` of a farm of one: a leader at once, whose clients wait for its disk, which may be busy."""
+
+ALONE_AND_QUICK: Mapping[str, Any] = {**ALONE, "rpc_timeout_s": 1.0}
+"""The same where what is waited for never comes."""
 
 THREE: Mapping[str, Any] = {
     "election_timeout_min_s": 0.6,
