@@ -73,7 +73,7 @@ def test_settings_are_those_of_the_session() -> None:
 @pytest.mark.parametrize("message", [row[0] for row in rows("message")])
 def test_message_on_the_page_is_one_of_the_code(message: str) -> None:
     dafka = PLUGIN.with_name("garlicfarm_plugin_dafka")
-    rooms = (ROOT / "garlicfarm" / room for room in ("admin", "client", "storage"))
+    rooms = (ROOT / "garlicfarm" / room for room in ("admin", "client", "credentials", "storage"))
     folders = (PLUGIN, dafka, *rooms)
     said = "\n".join(path.read_text(encoding="utf-8") for each in folders for path in each.glob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", said).replace("{LEAST}", str(LEAST))
