@@ -21,7 +21,8 @@ import pyarrow.parquet
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
-from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
+from garlicfarm_plugin_spark.place import LocalPlace, is_uri
+from garlicfarm_plugin_spark.stored_rows import stored_farms
 
 __all__ = ["MOST_BYTES", "Merged", "compact"]
 
@@ -43,21 +44,18 @@ class Merged:
 def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
     """Merge the files in ``directory``, one date of a farm after the other; what is done, as it is done.
 
-    Raises `ConfigError` if it has no rankings, or another process merges them, and `GarlicFarmError` if a
-    file cannot be read or written; nothing is lost then.
+    Raises `ConfigError` if it has no rankings, or other files, or another process merges them; nothing is
+    changed then. Raises `GarlicFarmError` if a file cannot be read or written; nothing is lost then.
     """
     with _alone(directory):
         place = LocalPlace(directory)
-        check_directory(place)
-        folders = sorted(directory.glob("farm=*/date=*"))
-        if not folders:
-            raise ConfigError([f"{directory} has no rankings"])
-        for folder in folders:
+        known = {each.path for farm in stored_farms(directory) for each in farm.files()}
+        for folder in sorted(directory.glob("farm=*/date=*")):
             try:
                 place.clear(str(folder.relative_to(directory)))
             except OSError as error:
                 raise _failed(folder, error) from error
-            files = sorted(folder.glob("[!.]*.parquet"))
+            files = sorted(known.intersection(folder.glob("*")))
             groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
             if groups:
                 rows, left = zip(*(_merge(place, directory, folder, group) for group in groups), strict=True)

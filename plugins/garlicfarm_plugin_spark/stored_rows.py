@@ -11,6 +11,7 @@ another one by then: the files are listed again, and the merge continues after t
 from __future__ import annotations
 
 import heapq
+import re
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ import pyarrow.parquet
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
+from garlicfarm_plugin_spark.ranking import COLUMNS
 
 __all__ = ["StoredFarm", "StoredFile", "stored_farms"]
 
@@ -33,6 +35,9 @@ _BATCH_ROWS = 256
 
 _BUFFER_BYTES = 1 << 20
 _ATTEMPTS = 5
+_COLUMNS = {*re.findall(r"(\w+)`? \w+(?:<.+?>)?(?:, |$)", COLUMNS)} - {"farm"}  # that is in the path
+_TOLD = {"farm_id": "BYTE_ARRAY", "log_index": "INT64", "farm_time_ms": "INT64"}
+"""The columns whose range a footer has to tell, with their types."""
 
 
 @dataclass(frozen=True)
@@ -209,16 +214,21 @@ def _described(path: Path) -> StoredFile | None:
     described = 0
     with _read(path):
         footer = pyarrow.parquet.read_metadata(path)
+        found = {*footer.schema.to_arrow_schema().names}
+        if unknown := found - _COLUMNS:
+            raise _foreign(path, f"it has another column, {min(unknown)}")
+        if missing := _COLUMNS - found:
+            raise _foreign(path, f"it has no column {min(missing)}")
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
-                name, found = column.path_in_schema, column.statistics
-                if name in ("farm_id", "log_index", "farm_time_ms") and found and found.has_min_max:
-                    low, high = ranges.get(name, (found.min, found.max))
-                    ranges[name] = min(low, found.min), max(high, found.max)
+                name, told = column.path_in_schema, column.statistics
+                if _TOLD.get(name) == column.physical_type and told and told.has_min_max:
+                    low, high = ranges.get(name, (told.min, told.max))
+                    ranges[name] = min(low, told.min), max(high, told.max)
                     described += 1
     if not footer.num_rows:
         return None
-    if described < 3 * footer.num_row_groups or ranges["farm_id"][0] != ranges["farm_id"][1]:
+    if described < len(_TOLD) * footer.num_row_groups or ranges["farm_id"][0] != ranges["farm_id"][1]:
         raise _foreign(path, "its footer names no single farm_id, log_index and farm_time_ms")
     return StoredFile(path, ranges["farm_id"][0], *ranges["log_index"], ranges["farm_time_ms"][1])
 
@@ -249,8 +259,6 @@ def _rows(path: Path, columns: list[str], indexes: Collection[int] | None) -> It
     """The rows of one file."""
     newest = -1
     with _read(path), pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
-        if missing := {*columns} - {*file.schema_arrow.names}:
-            raise _foreign(path, f"it has no column {', '.join(sorted(missing))}")
         for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
             if indexes is not None:
                 among = pyarrow.array(indexes, pyarrow.int64())
