@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.period import date_of
-from garlicfarm_plugin_spark.place import KIND, check_directory, place
+from garlicfarm_plugin_spark.place import claim_directory, place
 from garlicfarm_plugin_spark.ranking import Rows
 
 if TYPE_CHECKING:
@@ -36,12 +36,10 @@ class ParquetSink:
     def __init__(self, spark: SparkSession, where: str, rows: Rows = "changes") -> None:
         """``where``: a path, or a URI of a Hadoop file system. ``rows``: as those of `rankings`.
 
-        Raises what `check_directory` and `Place.add` do.
+        Raises what `claim_directory` does.
         """
         self._place = place(where, spark)
-        check_directory(self._place, rows)
-        self._place.add(KIND, f"{rows}\n".encode())
-        check_directory(self._place, rows)  # another query may have begun in between
+        claim_directory(self._place, rows)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Raises `GarlicFarmError` if a file cannot be written; the batch can be repeated."""

@@ -18,11 +18,22 @@ from uuid import uuid4
 
 from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 
-__all__ = ["KIND", "HadoopPlace", "LocalPlace", "Place", "check_directory", "is_uri", "location", "place"]
+__all__ = [
+    "HadoopPlace",
+    "LocalPlace",
+    "Place",
+    "check_directory",
+    "claim_directory",
+    "is_uri",
+    "location",
+    "place",
+]
 
-KIND = ".rows"
-"""The file in a directory of rankings that says which rows it has. Readers of Parquet pass over it."""
+_KIND = ".rows"
+"""The file in a directory of rankings that says which rows it has, and by which version of the common
+algorithm. Readers of Parquet pass over it."""
 
 _OLD = "_spark_metadata"
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -70,7 +81,8 @@ def check_directory(directory: Place, rows: str | None = None) -> None:
     """Check what a directory of rankings holds already.
 
     Raises `ConfigError`: an earlier version wrote there, whose files have other columns and other rows; or
-    its ``rows`` are of another kind: which of two rows at an index says what changed there is not defined.
+    its ``rows`` are of another kind, or by another version of the common algorithm: which of two rows at an
+    index counts is not defined.
     """
     names = directory.names(".")
     if _OLD in names:
@@ -80,15 +92,30 @@ def check_directory(directory: Place, rows: str | None = None) -> None:
                 " directory"
             ]
         )
-    if rows is not None and KIND in names:
-        stored = directory.read(KIND).decode(errors="replace").strip()
-        if stored != rows:
-            raise ConfigError(
-                [
-                    f"{directory.name} has the rankings of --rows {stored}, not {rows}: give that, or name"
-                    " another directory"
-                ]
-            )
+    if rows is None or _KIND not in names:
+        return
+    stored, _, version = directory.read(_KIND).decode(errors="replace").strip().partition(" ")
+    if version != str(ALGORITHM_VERSION):
+        raise ConfigError(
+            [
+                f"{directory.name} has rankings by version {version or 'unknown'} of the common algorithm,"
+                f" and this program ranks by {ALGORITHM_VERSION}: name another directory"
+            ]
+        )
+    if stored != rows:
+        raise ConfigError(
+            [
+                f"{directory.name} has the rankings of --rows {stored}, not {rows}: give that, or name"
+                " another directory"
+            ]
+        )
+
+
+def claim_directory(directory: Place, rows: str) -> None:
+    """Check it, and have it say which rows it has from now on. Raises what `Place.add` does, too."""
+    check_directory(directory, rows)
+    directory.add(_KIND, f"{rows} {ALGORITHM_VERSION}\n".encode())
+    check_directory(directory, rows)  # another query may have begun in between
 
 
 class LocalPlace:

@@ -96,7 +96,8 @@ def check_state(spark: Any, checkpoint: str) -> None:
             raise ConfigError(
                 [
                     f"the checkpoint {checkpoint} is of another version of the rules ({error}): rank with the"
-                    " version of garlicfarm that wrote it, or name a new checkpoint"
+                    " version of garlicfarm that wrote it, or name a new checkpoint and a new directory for"
+                    " --sink"
                 ]
             ) from error
         except (StorageDamaged, msgspec.MsgspecError, LookupError, TypeError) as error:

@@ -179,7 +179,7 @@ def each_call(directory: Path) -> None:
     written, merged = directory / "written", directory / "merged"
     assert forked(written, "write", 0) == 0
     expected = tree(written)
-    assert expected == {**files(), ".rows": b"changes\n"}
+    assert expected == {**files(), ".rows": b"changes 2\n"}
     shutil.copytree(written, merged)
     assert forked(merged, "compact", 0) == 0
     assert unrepeated(rows(merged)).num_rows == len(_ROWS)

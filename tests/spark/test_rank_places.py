@@ -12,7 +12,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
 from garlicfarm_plugin_spark.feed import Nodes
 from garlicfarm_plugin_spark.job import Job
-from garlicfarm_plugin_spark.place import LocalPlace, is_uri, location
+from garlicfarm_plugin_spark.place import LocalPlace, claim_directory, is_uri, location
 
 NODES = Nodes((), "", "u", Path("p"))
 SETTINGS = {"spark.sql.shuffle.partitions": "1"}
@@ -103,7 +103,7 @@ def test_checkpoint_with_batches_is_that_of_one_sink(tmp_path: Path) -> None:
 
 
 def test_sink_with_other_rows_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    (tmp_path / ".rows").write_text("changes\n")
+    claim_directory(LocalPlace(tmp_path), "changes")
     for rows, is_fit in (("changes", True), ("batches", False)):
         job = Job(NODES, ("farm",), str(tmp_path / "rank"), tmp_path, sink=f"parquet:{tmp_path}", rows=rows)  # type: ignore[arg-type]
         with nullcontext() if is_fit else pytest.raises(ConfigError, match="of --rows changes, not batches"):

@@ -342,6 +342,24 @@ def test_directory_keeps_to_the_rows_that_it_has(tmp_path: Path) -> None:
     assert {*pandas.read_parquet(tmp_path)["log_index"]} == {*INDEXES}
 
 
+@pytest.mark.parametrize(
+    ("stored", "version"),
+    [("changes 1\n", "1"), ("entries 12\n", "12"), ("changes\n", "unknown"), ("", "unknown")],
+)
+def test_directory_keeps_to_the_version_of_the_algorithm(tmp_path: Path, stored: str, version: str) -> None:
+    """As after an upgrade, with a new checkpoint and the old directory."""
+    (tmp_path / ".rows").write_text(stored)
+    write(tmp_path, ROWS)
+    with pytest.raises(ConfigError) as raised:
+        sink(tmp_path, "changes")
+    assert str(raised.value) == (
+        f"{tmp_path} has rankings by version {version} of the common algorithm, and this program ranks by 2:"
+        " name another directory"
+    )
+    assert indexes(tmp_path) == INDEXES
+    assert (tmp_path / ".rows").read_text() == stored
+
+
 def test_directory_of_the_version_before_has_the_rows_of_the_next_writer(tmp_path: Path) -> None:
     """It does not say which."""
     write(tmp_path, ROWS[:9])

@@ -60,7 +60,7 @@ def test_checkpoint_has_the_state_of_the_nodes(spark: Session, server: FeedServe
         (
             "farm_id",
             {"algorithm": 9},
-            "another version of the rules .*algorithm 9.*: rank with",
+            "another version of the rules .*algorithm 9.*: rank with .* and a new directory for --sink",
         ),
         ("farm_id", {"members": "all"}, "is damaged .*: name a new checkpoint"),
         ("farm", {}, "keeps its state by farm, as another version of garlicfarm did"),
