@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,25 @@ def history(options: Options, directory: Path, by: str, farm: str | None) -> Non
     print_rows(
         options.output,
         "garlicfarm.rank-history/1",
-        map(_line, rows) if options.output == "table" else rows,
+        _lines(rows) if options.output == "table" else rows,
     )
 
 
-def _line(row: Mapping[str, Any]) -> dict[str, object]:
-    """As a person reads it."""
+def _lines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """As a person reads them, with the ids where a name has several: a farm was made anew."""
+    rows = list(rows)
+    ids = {(row["farm"], row["farm_id"]) for row in rows}
+    is_anew = len(ids) > len({farm for farm, _ in ids})
+    return [_line(row, is_anew=is_anew) for row in rows]
+
+
+def _line(row: Mapping[str, Any], *, is_anew: bool) -> dict[str, object]:
     from datetime import UTC, datetime
 
     period = datetime.fromtimestamp(row["period_ms"] / 1000, UTC)
     return {
         "farm": row["farm"],
+        **({"farm_id": row["farm_id"]} if is_anew else {}),
         "period": f"{period:%Y-%m-%d %H:%M}Z",
         "member": row["member"],
         "known": _seconds(row["known_ms"]),

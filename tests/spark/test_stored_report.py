@@ -161,6 +161,18 @@ def test_command_history_prints_a_line_for_each_member_and_period(tmp_path: Path
     assert isinstance(result.exception, ConfigError)
 
 
+def test_command_history_of_a_farm_made_anew_shows_which_one_a_line_is_of(tmp_path: Path) -> None:
+    write(tmp_path, ROWS)
+    write(tmp_path, [{**row, "farm_id": "08" * 16} for row in ROWS[:30]])
+    write(tmp_path, [{**row, "farm": "barn", "farm_id": "09" * 16} for row in ROWS[:30]])
+    header, *lines = CliRunner().invoke(cli, ["rank", "history", str(tmp_path)]).stdout.splitlines()
+    assert header.split()[:4] == ["FARM", "FARM", "ID", "PERIOD"]
+    ids = list(dict.fromkeys((line.split()[0], line.split()[1]) for line in lines))
+    assert ids == [("barn", "09" * 16), ("farm", "07" * 16), ("farm", "08" * 16)]
+    result = CliRunner().invoke(cli, ["rank", "history", str(tmp_path), "--farm", "barn"])
+    assert result.stdout.split()[:2] == ["FARM", "PERIOD"]
+
+
 def test_command_compact_says_what_it_merged(tmp_path: Path) -> None:
     write_in_batches(tmp_path, ROWS, seed=1)
     result = CliRunner().invoke(cli, ["rank", "compact", str(tmp_path), "-o", "json"])
