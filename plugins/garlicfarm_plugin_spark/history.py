@@ -188,10 +188,15 @@ def figures(rows: Iterable[Mapping[str, Any]], period_ms: int) -> Iterator[dict[
 def stored(directory: Path, by: By, farm: str | None = None) -> Iterator[dict[str, Any]]:
     """The history of the rankings that ``directory`` holds, of the farm of this name or all; as `figures`.
 
-    Raises `ConfigError`: there are none.
+    Raises `ConfigError`: there are none, or no two at different times.
     """
-    from garlicfarm_plugin_spark.stored_rows import stored_farms
+    from garlicfarm_plugin_spark.stored_rows import no_time, stored_farms
 
+    is_empty = True
     for each in stored_farms(directory, farm):
         for farm_id in sorted({file.farm_id for file in each.files()}):
-            yield from figures(each.rows(farm_id, INPUT[3:]), PERIODS_MS[by])
+            for line in figures(each.rows(farm_id, INPUT[3:]), PERIODS_MS[by]):
+                is_empty = False
+                yield line
+    if is_empty:
+        raise no_time(directory, farm)

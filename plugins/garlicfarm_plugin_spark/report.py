@@ -16,7 +16,7 @@ from garlicfarm_plugin_spark.charts import WIDTH, score_ticks
 from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, By
 from garlicfarm_plugin_spark.overview import Change, Charts, Outline
 from garlicfarm_plugin_spark.period import PERIODS_MS, date_of
-from garlicfarm_plugin_spark.stored_rows import StoredFarm, stored_farms
+from garlicfarm_plugin_spark.stored_rows import StoredFarm, no_time, stored_farms
 from garlicfarm_plugin_spark.whatif_file import read_outcomes
 
 __all__ = ["report"]
@@ -75,9 +75,7 @@ def report(
         outline.follow(row)
     axis = outline.axis
     if axis is None:
-        raise ConfigError(
-            [f"{directory} has no two rankings of the farm {stored.name} at different times yet"]
-        )
+        raise no_time(directory, stored.name)
     charts = Charts(outline, axis, PERIODS_MS[by], outline.members[:MOST_MEMBERS])
     # A writer may have added some since.
     for row in stored.rows(farm_id, _COLUMNS, since=since, upto=outline.last_index):

@@ -28,7 +28,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
 from garlicfarm_plugin_spark.ranking import COLUMNS
 
-__all__ = ["StoredFarm", "StoredFile", "stored_farms"]
+__all__ = ["StoredFarm", "StoredFile", "no_time", "stored_farms"]
 
 _BATCH_ROWS = 256
 """Rows of a large farm take tens of kB as Python's own types."""
@@ -151,10 +151,18 @@ def stored_farms(directory: Path, name: str | None = None) -> list[StoredFarm]:
     return found
 
 
+def no_time(directory: Path, name: str | None) -> ConfigError:
+    """There is no history yet, of the farm of this name or of any."""
+    return ConfigError([f"{directory} has no two rankings{_of(name)} at different times yet"])
+
+
+def _of(name: str | None) -> str:
+    return "" if name is None else f" of the farm {name}"
+
+
 def _none(directory: Path, name: str | None) -> ConfigError:
-    of = "" if name is None else f" of the farm {name}"
     return ConfigError(
-        [f"{directory} has no rankings{of}: `garlicfarm rank --sink parquet:{directory}` adds them"]
+        [f"{directory} has no rankings{_of(name)}: `garlicfarm rank --sink parquet:{directory}` adds them"]
     )
 
 

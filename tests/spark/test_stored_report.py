@@ -161,6 +161,18 @@ def test_command_history_prints_a_line_for_each_member_and_period(tmp_path: Path
     assert isinstance(result.exception, ConfigError)
 
 
+@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
+def test_command_history_needs_two_rankings_at_different_times(tmp_path: Path, output: str) -> None:
+    write(tmp_path, ROWS[:1])
+    for farm, of in (([], ""), (["--farm", "farm"], " of the farm farm")):
+        result = CliRunner().invoke(cli, ["rank", "history", str(tmp_path), "-o", output, *farm])
+        assert isinstance(result.exception, ConfigError)
+        assert str(result.exception) == f"{tmp_path} has no two rankings{of} at different times yet"
+        assert result.stdout == ""
+    with pytest.raises(ConfigError, match="has no two rankings of the farm farm at different times yet"):
+        report(tmp_path)
+
+
 def test_command_history_of_a_farm_made_anew_shows_which_one_a_line_is_of(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     write(tmp_path, [{**row, "farm_id": "08" * 16} for row in ROWS[:30]])
