@@ -18,6 +18,7 @@ import msgspec
 from garlicfarm_plugin_spark.history import INPUT, SCORE_SHARES, By, Course, Share
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold, sorted_rows
+from garlicfarm_plugin_spark.sentences import sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -114,12 +115,13 @@ def _of_files(
 def _of_log(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, period_ms: int
 ) -> Iterator[pandas.DataFrame]:
-    farm, entries = sorted_rows(frames)
-    index, snapshot, said = state.get if state.exists else (0, b"", b"{}")
-    fold, course = Fold(farm, index, snapshot), msgspec.json.decode(said, type=Course)
-    rows = ({**fold.short_row(), "farm_id": group[0]} for _ in fold.changes(entries, "changes"))
-    yield from _frames(_shares(course, rows, period_ms))
-    state.update((fold.index, fold.snapshot(), msgspec.json.encode(course)))
+    with sentences():
+        farm, entries = sorted_rows(frames)
+        index, snapshot, said = state.get if state.exists else (0, b"", b"{}")
+        fold, course = Fold(farm, index, snapshot), msgspec.json.decode(said, type=Course)
+        rows = ({**fold.short_row(), "farm_id": group[0]} for _ in fold.changes(entries, "changes"))
+        yield from _frames(_shares(course, rows, period_ms))
+        state.update((fold.index, fold.snapshot(), msgspec.json.encode(course)))
 
 
 def _shares(

@@ -19,6 +19,7 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
+from garlicfarm_plugin_spark.sentences import sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -64,7 +65,8 @@ class Fold:
     def apply(self, rows: Iterable[Row]) -> None:
         """Apply rows, in order; rows up to ``index`` are skipped as already applied.
 
-        Raises `RemoteProtocolError` if an index is missing: the feed has no gaps.
+        Raises `ConfigError` if they begin neither at index 1 nor with a state, and `RemoteProtocolError` if a
+        later index is missing: the feed has no gaps.
         """
         for row in rows:
             self._apply(*row)
@@ -130,6 +132,13 @@ class Fold:
         if kind == STATE:
             self._farm.restore(value)
         elif index != self.index + 1:
+            if not self.index:
+                raise ConfigError(
+                    [
+                        f"the entries of {self._farm.farm} begin at index {index}, behind others that the"
+                        " ranking needs: read them with startingIndex=state"
+                    ]
+                )
             raise RemoteProtocolError(f"index {index} follows {self.index}", "rows of a batch")
         elif kind == ValueType.CONFIGURATION:
             self._farm.configure(index, decode_configuration(value))
@@ -166,14 +175,15 @@ def fold_batch(
     """One farm's part of one batch."""
     import pandas
 
-    farm, rows = sorted_rows(frames)
-    fold = Fold(farm, *(state.get if state.exists else ()))
-    before = fold.index
-    found = fold.rankings(rows, kind)
-    while some := [{**row, "farm_id": group[0]} for row in islice(found, _FRAME_ROWS)]:
-        yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
-    if fold.index > before:
-        state.update((fold.index, fold.snapshot()))
+    with sentences():
+        farm, rows = sorted_rows(frames)
+        fold = Fold(farm, *(state.get if state.exists else ()))
+        before = fold.index
+        found = fold.rankings(rows, kind)
+        while some := [{**row, "farm_id": group[0]} for row in islice(found, _FRAME_ROWS)]:
+            yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
+        if fold.index > before:
+            state.update((fold.index, fold.snapshot()))
 
 
 def sorted_rows(frames: Iterable[pandas.DataFrame]) -> tuple[str, list[Row]]:

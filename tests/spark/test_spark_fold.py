@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.errors import ConfigError, RemoteProtocolError
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
@@ -183,3 +183,9 @@ def test_fold_over_a_gap_is_refused() -> None:
     fold = Fold("farm")
     with pytest.raises(RemoteProtocolError, match="index 3 follows 1"):
         fold.apply([*rows(0, 1), *rows(2, 5)])
+
+
+def test_fold_that_begins_amid_the_log_asks_for_a_state() -> None:
+    sentence = "the entries of farm begin at index 3, behind .*: read them with startingIndex=state"
+    with pytest.raises(ConfigError, match=sentence):
+        Fold("farm").apply(rows(2, 5))

@@ -16,6 +16,7 @@ from pyspark.util import handle_worker_exception
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark import rankings
+from garlicfarm_plugin_spark.history_query import history
 from garlicfarm_plugin_spark.sentences import sentences
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
@@ -95,6 +96,14 @@ def test_errors_of_source_and_sink_are_in_the_first_line_of_spark_exceptions(
             ),
             PySparkException,
             "endingIndex is 999, and the log of farm ends at",
+        ),
+        *(
+            (
+                lambda folded=folded: run(folded(stream(startingIndex="-5")), folded.__name__),
+                StreamingQueryException,
+                "read them with startingIndex=state",
+            )
+            for folded in (rankings, history)
         ),
         (read_again, StreamingQueryException, "the entries after index 0 are gone"),
     ]
