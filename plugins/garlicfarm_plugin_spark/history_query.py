@@ -17,7 +17,7 @@ import msgspec
 
 from garlicfarm_plugin_spark.history import INPUT, SCORE_SHARES, By, Course, Share
 from garlicfarm_plugin_spark.period import PERIODS_MS
-from garlicfarm_plugin_spark.ranking import Fold, sorted_rows
+from garlicfarm_plugin_spark.ranking import Fold, Row, by_farm, of_farms, sorted_rows
 from garlicfarm_plugin_spark.sentences import sentences
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
     """The history of farms, the columns `garlicfarm_plugin_spark.history.OUTPUT`.
 
     :param rows: a table of stored rankings, or a stream of their files in the order in which they were
-        written; or a stream of ``format("garlicfarm")`` with ``startingIndex=state``. A stream that comes out
-        of `rankings` is refused by Spark.
+        written; or a stream or a batch of ``format("garlicfarm")`` with ``startingIndex=state``. A stream
+        that comes out of `rankings` is refused by Spark.
     :param delay: of a stream, for how long a period stays open after the newest farm time of any farm, as
         "10 minutes". It must cover by how much the farm times of the farms in the stream differ: rows of a
         farm that is further behind are lost. Output mode: ``append``; a period comes once it is closed.
@@ -53,18 +53,18 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
         # Of a directory whose farm is named 7, Spark makes a number.
         rows = rows.select(f.col("farm").cast("string").alias("farm"), *INPUT[1:])
     of, period_ms = rows.groupBy("farm_id"), PERIODS_MS[by]
-    if is_log:
+    if not rows.isStreaming:
+        of_rows = _of_log_table if is_log else _of_table
+        shares = by_farm(rows).mapInPandas(partial(of_rows, period_ms=period_ms), _SHARES)
+    elif is_log:
         shares = of.applyInPandasWithState(
             partial(_of_log, period_ms=period_ms),
             *(_SHARES, "log_index bigint, snapshot binary, course binary", "append", "NoTimeout"),
         )
-    elif rows.isStreaming:
+    else:
         shares = of.applyInPandasWithState(
             partial(_of_files, period_ms=period_ms), _SHARES, "course binary", "append", "NoTimeout"
         )
-    else:
-        ordered = rows.repartition("farm_id").sortWithinPartitions("farm_id", "log_index")
-        shares = ordered.mapInPandas(partial(_of_table, period_ms=period_ms), _SHARES)
     timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
     if rows.isStreaming:
         timed = timed.withWatermark("time", delay)
@@ -119,9 +119,22 @@ def _of_log(
         farm, entries = sorted_rows(frames)
         index, snapshot, said = state.get if state.exists else (0, b"", b"{}")
         fold, course = Fold(farm, index, snapshot), msgspec.json.decode(said, type=Course)
-        rows = ({**fold.short_row(), "farm_id": group[0]} for _ in fold.changes(entries, "changes"))
-        yield from _frames(_shares(course, rows, period_ms))
+        yield from _folded(fold, course, group[0], entries, period_ms)
         state.update((fold.index, fold.snapshot(), msgspec.json.encode(course)))
+
+
+def _of_log_table(frames: Iterator[pandas.DataFrame], *, period_ms: int) -> Iterator[pandas.DataFrame]:
+    """As `_of_table`, of the log's entries."""
+    with sentences():
+        for farm, farm_id, entries in of_farms(frames):
+            yield from _folded(Fold(farm), Course(), farm_id, entries, period_ms)
+
+
+def _folded(
+    fold: Fold, course: Course, farm_id: str, entries: Iterable[Row], period_ms: int
+) -> Iterator[pandas.DataFrame]:
+    rows = ({**fold.short_row(), "farm_id": farm_id} for _ in fold.changes(entries, "changes"))
+    return _frames(_shares(course, rows, period_ms))
 
 
 def _shares(

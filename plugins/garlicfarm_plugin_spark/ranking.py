@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "rankings", "sorted_rows"]
+__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "by_farm", "of_farms", "rankings", "sorted_rows"]
 
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
@@ -43,7 +44,7 @@ Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the bod
 ``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
-"""log_index, term, value_type, value"""
+_ROW = ("log_index", "term", "value_type", "value")
 
 Rows = Literal["changes", "batches", "entries"]
 """Which indexes have a row: see `rankings`."""
@@ -149,14 +150,16 @@ class Fold:
 
 
 def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
-    """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``.
+    """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``, or in a
+    batch of it: the same rows.
 
     :param rows: which indexes have a row, see `COLUMNS`:
 
         * ``changes``: each entry that changes publisher, holders, recency, order or policy; the first of each
           hour of farm time; the first of the fold, and each state that stands for deleted entries. These rows
           depend on the log alone.
-        * ``batches``: the last one of each batch. ``changed`` says what differs from the batch before.
+        * ``batches``: the last one of each batch. ``changed`` says what differs from the batch before. Not of
+          a stream: the last one of each farm.
         * ``entries``: each.
     :raises ConfigError: ``rows`` is another word.
 
@@ -164,6 +167,8 @@ def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
     """
     if rows not in get_args(Rows):
         raise ConfigError([f"rows is {rows!r}, not {', '.join(get_args(Rows))}"])
+    if not entries.isStreaming:
+        return by_farm(entries).mapInPandas(partial(fold_table, kind=rows), COLUMNS)
     return entries.groupBy("farm_id").applyInPandasWithState(
         partial(fold_batch, kind=rows), COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
     )
@@ -172,18 +177,40 @@ def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
 def fold_batch(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, kind: Rows
 ) -> Iterator[pandas.DataFrame]:
-    """One farm's part of one batch."""
-    import pandas
-
+    """One farm's part of one batch of a stream."""
     with sentences():
         farm, rows = sorted_rows(frames)
         fold = Fold(farm, *(state.get if state.exists else ()))
         before = fold.index
-        found = fold.rankings(rows, kind)
-        while some := [{**row, "farm_id": group[0]} for row in islice(found, _FRAME_ROWS)]:
-            yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
+        yield from _frames(group[0], fold.rankings(rows, kind))
         if fold.index > before:
             state.update((fold.index, fold.snapshot()))
+
+
+def fold_table(frames: Iterable[pandas.DataFrame], *, kind: Rows) -> Iterator[pandas.DataFrame]:
+    """Of a partition of `by_farm`."""
+    with sentences():
+        for farm, farm_id, rows in of_farms(frames):
+            yield from _frames(farm_id, Fold(farm).rankings(rows, kind))
+
+
+def _frames(farm_id: str, found: Iterator[dict[str, Any]]) -> Iterator[pandas.DataFrame]:
+    import pandas
+
+    while some := [{**row, "farm_id": farm_id} for row in islice(found, _FRAME_ROWS)]:
+        yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
+
+
+def by_farm(rows: DataFrame) -> DataFrame:
+    """The rows of a table, each farm's in one partition and in order."""
+    return rows.repartition("farm_id").sortWithinPartitions("farm_id", "log_index")
+
+
+def of_farms(frames: Iterable[pandas.DataFrame]) -> Iterator[tuple[str, str, Iterator[Row]]]:
+    """Each farm in a partition of `by_farm`: its name, its id, and its entries as they are read."""
+    entries = (entry for frame in frames for entry in _columns(frame, "farm", "farm_id", *_ROW))
+    for (farm, farm_id), of_farm in groupby(entries, itemgetter(0, 1)):
+        yield farm, farm_id, (entry[2:] for entry in of_farm)
 
 
 def sorted_rows(frames: Iterable[pandas.DataFrame]) -> tuple[str, list[Row]]:
@@ -192,7 +219,10 @@ def sorted_rows(frames: Iterable[pandas.DataFrame]) -> tuple[str, list[Row]]:
     farm = ""
     for frame in frames:
         farm = frame["farm"].iat[0]
-        columns = (frame[name].tolist() for name in ("log_index", "term", "value_type", "value"))
-        rows.extend(zip(*columns, strict=True))
+        rows.extend(_columns(frame, *_ROW))
     rows.sort(key=lambda row: row[:1])
     return farm, rows
+
+
+def _columns(frame: pandas.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(frame[name].tolist() for name in names), strict=True)

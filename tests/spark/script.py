@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -117,6 +117,14 @@ def scripted_log() -> list[Entry]:
     add(encode_admin("farm", date, 1, None, "interval", "alice", {"ms": 2000}))
     add(encode_admin("farm", date, 1, None, "override", "alice", {"member": 3, "mode": "off"}))  # no member
     return log
+
+
+def of_cluster(name: str, log: Iterable[Entry]) -> list[Entry]:
+    """What members of the farm ``name`` would have written."""
+    own = f'"cluster":"{name}"'.encode()
+    return [
+        msgspec.structs.replace(entry, value=entry.value.replace(b'"cluster":"farm"', own)) for entry in log
+    ]
 
 
 def rubbish() -> Iterator[bytes]:

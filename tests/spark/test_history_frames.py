@@ -1,7 +1,8 @@
-"""What the history of a log costs a process of Spark's: small frames, and no ranking. Needs no Java."""
+"""What a fold of a log costs a process of Spark's: small frames, and a history no ranking. Needs no Java."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 import pandas
 
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm_plugin_spark import history_query
+from garlicfarm_plugin_spark import history_query, ranking
 from garlicfarm_plugin_spark.history import Course
-from garlicfarm_plugin_spark.ranking import Fold
+from garlicfarm_plugin_spark.ranking import Fold, Rows
 from tests.spark.script import many_entries
 
 pytestmark = pytest.mark.spark
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.spark
 HOUR_MS = 3_600_000
 FRAME_ROWS = 7
 LOG = many_entries(300)
+ENTRY = ["farm", "farm_id", "log_index", "term", "value_type", "value"]
+ROWS = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
 
 
 class FakeState:
@@ -34,22 +37,18 @@ class FakeState:
 
 
 def test_history_of_a_log_comes_in_frames_and_makes_no_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
     course, whole = Course(), Fold("farm")
     expected = [
         (row["farm"], "07", *share)
-        for row in whole.rankings(rows, "changes")
+        for row in whole.rankings(ROWS, "changes")
         for share in course.follow({**row, "farm_id": "07"}, HOUR_MS)
     ]
-    batch = pandas.DataFrame(
-        [("farm", "07", *row) for row in rows],
-        columns=["farm", "farm_id", "log_index", "term", "value_type", "value"],
-    )
+    batch = pandas.DataFrame([("farm", "07", *row) for row in ROWS], columns=ENTRY)
 
-    def ranking(farm: PublisherApplication) -> dict[str, object]:
+    def no_ranking(farm: PublisherApplication) -> dict[str, object]:
         raise AssertionError("a history has no use for it")
 
-    monkeypatch.setattr(PublisherApplication, "ranking", ranking)
+    monkeypatch.setattr(PublisherApplication, "ranking", no_ranking)
     monkeypatch.setattr(history_query, "_FRAME_ROWS", FRAME_ROWS)
     state: Any = FakeState()
     frames = [*history_query._of_log(("07",), iter([batch]), state, period_ms=HOUR_MS)]
@@ -57,3 +56,31 @@ def test_history_of_a_log_comes_in_frames_and_makes_no_ranking(monkeypatch: pyte
     assert all(0 < len(frame) <= FRAME_ROWS for frame in frames)
     assert [tuple(row) for frame in frames for row in frame.itertuples(index=False)] == expected
     assert state.found[:2] == (whole.index, whole.snapshot())
+
+
+@pytest.mark.parametrize("kind", ["changes", "batches", "entries"])
+def test_rankings_of_a_table_come_in_frames_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, kind: Rows
+) -> None:
+    """Where a partition has two farms, and what is read at a time ends within either."""
+    entries = [("barn", "05", *row) for row in ROWS[:100]] + [("farm", "07", *row) for row in ROWS]
+    expected = [
+        {**row, "farm_id": farm_id}
+        for farm, farm_id, count in (("barn", "05", 100), ("farm", "07", len(ROWS)))
+        for row in Fold(farm).rankings(ROWS[:count], kind)
+    ]
+    monkeypatch.setattr(ranking, "_FRAME_ROWS", FRAME_ROWS)
+    read = [0]
+
+    def parts() -> Iterator[pandas.DataFrame]:
+        for begin in range(0, len(entries), 30):
+            read[0] = begin
+            yield pandas.DataFrame(entries[begin : begin + 30], columns=ENTRY)
+
+    found: list[dict[str, Any]] = []
+    for frame in ranking.fold_table(parts(), kind=kind):
+        assert 0 < len(frame) <= FRAME_ROWS
+        found += frame.to_dict("records")
+        if kind == "entries":
+            assert read[0] - FRAME_ROWS <= len(found) <= read[0] + 30
+    assert found == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from datetime import UTC
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
+from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.history import stored
 from garlicfarm_plugin_spark.history_query import history
 from garlicfarm_plugin_spark.parquet import ParquetSink
 from garlicfarm_plugin_spark.session import Session
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.spark.feed_server import feed_server
+from tests.spark.script import of_cluster
 from tests.spark.stored import ranked, read_rankings, write
 
 pytestmark = pytest.mark.spark
@@ -120,6 +123,24 @@ def test_history_of_a_stream_is_that_of_the_command_once_a_period_is_closed(utc:
     stream = utc.readStream.schema(schema).option("maxFilesPerTrigger", 3).parquet(files)
     drained(history(stream), tmp_path / "two", "from_files")
     assert plain(utc.table("from_files")) == nearly(expected)
+
+
+def test_history_of_entries_is_that_of_the_command(utc: Any, tmp_path: Path) -> None:
+    """Straight from the log, or from its rankings, where a partition has several farms."""
+    half = len(LOG) // 2
+    write(tmp_path / "farm", ranked(LOG))
+    write(tmp_path / "barn", ranked(LOG[:half]))
+    utc.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    with feed_server(tmp_path / "node", LOG) as server:
+        barn = server.add_farm("barn", of_cluster("barn", LOG[:half])).farm_id.hex()
+        options = server.options(startingIndex="state", farm="*")
+        entries = utc.read.format("garlicfarm").options(**options).load()
+        found = [plain(history(each)) for each in (entries, rankings(entries))]
+    lines = {each: [*stored(tmp_path / each, "hour")] for each in ("farm", "barn")}
+    expected = nearly(lines["farm"], farm_id=server.farm_id)
+    expected += nearly(lines["barn"], farm="barn", farm_id=barn)
+    expected.sort(key=itemgetter("farm_id", "period_ms", "member"))
+    assert found == [expected] * 2
 
 
 def test_sink_at_a_uri_adds_the_files_that_a_path_has_once(utc: Any, tmp_path: Path) -> None:

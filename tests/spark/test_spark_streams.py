@@ -21,7 +21,7 @@ from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
-from tests.spark.script import Expected, expectations, scripted_log
+from tests.spark.script import Expected, expectations, of_cluster, scripted_log
 from tests.spark.topic_server import TopicServer
 
 pytestmark = pytest.mark.spark
@@ -137,6 +137,36 @@ def test_rankings_of_entries_are_one_row_each(spark: Session, server: FeedServer
     assert ranked.indexes == [*range(1, END + 1)]
     for _, row in ranked.rows:
         assert said(row) == EXPECTED[row["log_index"]]
+
+
+@pytest.mark.parametrize("kind", ["changes", "batches", "entries"])
+def test_rankings_of_a_batch_query_are_those_of_a_stream(
+    spark: Session, server: FeedServer, kind: Rows
+) -> None:
+    """Of several farms; where the beginning of one is deleted, its rows begin with the node's state."""
+    logs = {"farm": LOG, "barn": of_cluster("barn", LOG[:60])}
+    barn = server.add_farm("barn", logs["barn"])
+    entries = spark.spark.read.format("garlicfarm").options(
+        **server.options(farm="*", application="publisher", startingIndex="state")
+    )
+
+    def found() -> list[dict[str, Any]]:
+        rows = [row.asDict() for row in rankings(entries.load(), kind).collect()]
+        return sorted(
+            ({**row, "contents": bytes(row["contents"])} for row in rows),
+            key=lambda row: (row["farm"], row["log_index"]),
+        )
+
+    def expected(farm: str, farm_id: str) -> list[dict[str, Any]]:
+        rows = [(each.index, each.term, int(each.value_type), each.value) for each in logs[farm]]
+        return [{**row, "farm_id": farm_id} for row in Fold(farm).rankings(rows, kind)]
+
+    of_barn = expected("barn", barn.farm_id.hex())
+    assert found() == of_barn + expected("farm", FARM_ID)
+    server.compact(40)
+    *others, newest = found()
+    assert others == of_barn
+    assert said(newest) == EXPECTED[END]
 
 
 def test_rankings_of_other_rows_are_refused(spark: Session, server: FeedServer) -> None:
