@@ -125,6 +125,10 @@ class GarlicFarm(DataSource):
         return PushdownReader(options) if options.pushdown else BatchReader(options)
 
     @sentences()
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise ConfigError(["format garlicfarm takes rankings of a stream only: write them with writeStream"])
+
+    @sentences()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RankingWriter:
         from garlicfarm_plugin_spark.sink import RankingWriter
 

@@ -105,6 +105,18 @@ def test_errors_of_source_and_sink_are_in_the_first_line_of_spark_exceptions(
             )
             for folded in (rankings, history)
         ),
+        (
+            lambda: (
+                spark.spark.read.format("garlicfarm")
+                .options(**server.options())
+                .load()
+                .write.format("garlicfarm")
+                .mode("append")
+                .save()
+            ),
+            PySparkException,
+            "write them with writeStream",
+        ),
         (read_again, StreamingQueryException, "the entries after index 0 are gone"),
     ]
     for fail, kind, sentence in failures:
