@@ -69,7 +69,7 @@ STATE = 0
 SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"
 
 MAX_INDEX = 2**63 - 1
-MAX_STATE_BYTES = 16 << 20
+MAX_STATE_BYTES = 32 << 20  # that of 256 members with the largest statuses has 17 MB
 """The largest state that an offset holds: Spark passes offsets around at every batch."""
 REPORT_S = 5.0
 """The shortest time between two reports of what a query has read."""
@@ -291,6 +291,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._heads(positions, strict=self._last is not None)
         heads = {farm: head for farm, (_, head) in found.items()}
         self._newest = {farm: Position(head.commit_index, head.farm_id) for farm, head in heads.items()}
+        self._report(positions)  # Spark calls `commit` with the next batch only, which may be long in coming
         most = (
             None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", options.max_entries)
         )
@@ -337,12 +338,15 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._split(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
+        self._report(decode_offset(end, self._options.only_farm))
+
+    def _report(self, positions: Mapping[str, Position]) -> None:
         """Report to nodes how far the query has read. A failure is logged, and stops nothing."""
-        query = self._options.query
-        if query is None or (self._reported is not None and monotonic() - self._reported < REPORT_S):
+        query, is_last = self._options.query, self._last is not None  # which nothing may follow
+        soon = self._reported is not None and monotonic() - self._reported < REPORT_S
+        if query is None or not positions or (soon and not is_last):
             return
         self._reported = monotonic()
-        positions = decode_offset(end, self._options.only_farm)
         for place in self._options.places:
             feed = open_feed(place.origin)  # its first node is the one that answered last
             assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that

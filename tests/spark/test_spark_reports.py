@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
 
 
 def reader(server: FeedServer, **options: str) -> LogReader:
-    return LogReader(server.options(maxEntriesPerTrigger="20", **options))
+    return LogReader(server.options(**{"maxEntriesPerTrigger": "20", **options}))
 
 
 def next_end(found: LogReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +65,18 @@ def test_committed_batch_is_reported_under_the_querys_name_now_and_then(
     monkeypatch.setattr(source, "REPORT_S", 0.0)
     found.commit(second)
     assert told(server) == [("spark", "local", 40, len(LOG) - 40)]
+
+
+def test_last_batch_is_reported_without_another_one(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark commits a batch when it plans the next one; at each trigger it asks for the newest offset."""
+    monkeypatch.setattr(source, "REPORT_S", 0.0)
+    found = reader(server, query="spark", maxEntriesPerTrigger="999")
+    end = next_end(found, found.initialOffset())
+    assert told(server) == []
+    assert next_end(found, end) == end
+    assert told(server) == [("spark", "local", len(LOG), 0)]
 
 
 def test_query_without_a_name_reports_nothing(server: FeedServer) -> None:
