@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -14,14 +13,14 @@ __all__ = ["compact"]
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=click.Path(file_okay=False))
 @shared_options("output")
-def compact(options: Options, directory: Path) -> None:
+def compact(options: Options, directory: str) -> None:
     """Merge the files of stored rankings, each farm's and date's into few.
 
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`, which may go on writing there. Interrupted, it loses
     nothing. Unfinished files of writers that were killed are removed. Shown are the dates whose files were
     merged.
     """
-    merged = plugin("compact").compact(directory)
+    merged = plugin("compact").compact(plugin("place").local_path(directory))
     print_rows(options.output, "garlicfarm.rank-compact/1", map(asdict, merged))

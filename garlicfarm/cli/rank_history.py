@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,16 +14,16 @@ __all__ = ["history"]
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--by", type=click.Choice(["hour", "day"]), default="day", show_default=True, help="In UTC.")
 @click.option("--farm", metavar="NAME", help="Only this farm.")
 @shared_options("output")
-def history(options: Options, directory: Path, by: str, farm: str | None) -> None:
+def history(options: Options, directory: str, by: str, farm: str | None) -> None:
     """Show availability, tenure, flaps, hand-overs and scores of each member, by hour or day.
 
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`. Needs the extra `spark`, but starts no Spark.
     """
-    rows = plugin("history").stored(directory, by, farm)
+    rows = plugin("history").stored(plugin("place").local_path(directory), by, farm)
     print_rows(
         options.output,
         "garlicfarm.rank-history/1",

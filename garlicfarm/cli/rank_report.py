@@ -14,7 +14,7 @@ __all__ = ["report"]
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=click.Path(file_okay=False))
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -39,7 +39,7 @@ __all__ = ["report"]
     help="Show what other parameters would have led to: a file of `rank whatif --parquet`.",
 )
 def report(
-    directory: Path, html: Path, farm: str | None, by: str, days: float | None, whatif: Path | None
+    directory: str, html: Path, farm: str | None, by: str, days: float | None, whatif: Path | None
 ) -> None:
     """Write a page with charts of who published, who was recent, and the scores.
 
@@ -48,7 +48,7 @@ def report(
     """
     from garlicfarm.durable_files import replace_file
 
-    page = plugin("report").report(directory, farm, by, days, whatif)
+    page = plugin("report").report(plugin("place").local_path(directory), farm, by, days, whatif)
     try:
         replace_file(html, [page.encode()], 0o644)
     except OSError as error:

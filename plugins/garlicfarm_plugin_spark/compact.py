@@ -21,7 +21,7 @@ import pyarrow.parquet
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
-from garlicfarm_plugin_spark.place import LocalPlace, is_uri
+from garlicfarm_plugin_spark.place import LocalPlace
 from garlicfarm_plugin_spark.stored_rows import stored_farms
 
 __all__ = ["MOST_BYTES", "Merged", "compact"]
@@ -117,8 +117,6 @@ def _failed(folder: Path, error: Exception) -> GarlicFarmError:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """While no other process merges there. The lock ends with the process."""
-    if is_uri(str(directory)) and not directory.exists():
-        raise ConfigError([f"{directory} is no path of this machine: mount it, as rank compact needs one"])
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

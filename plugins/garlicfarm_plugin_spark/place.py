@@ -27,6 +27,7 @@ __all__ = [
     "check_directory",
     "claim_directory",
     "is_uri",
+    "local_path",
     "location",
     "place",
 ]
@@ -48,6 +49,13 @@ def is_uri(where: str) -> bool:
 def location(where: str) -> str:
     """What Spark gets for a path or a URI; ``./a:b`` is a path."""
     return where if is_uri(where) else f"file:{Path(where).absolute()}"
+
+
+def local_path(where: str) -> Path:
+    """Of a directory that commands read without Spark. Raises `ConfigError`: it is a URI."""
+    if is_uri(where) and not Path(where).exists():
+        raise ConfigError([f"{where} is a URI, and this command needs a path of this machine, as of a mount"])
+    return Path(where)
 
 
 class Place(Protocol):

@@ -25,7 +25,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.place import LocalPlace, check_directory, is_uri
+from garlicfarm_plugin_spark.place import LocalPlace, check_directory
 from garlicfarm_plugin_spark.ranking import COLUMNS
 
 __all__ = ["StoredFarm", "StoredFile", "no_time", "stored_farms"]
@@ -137,8 +137,6 @@ def stored_farms(directory: Path, name: str | None = None) -> list[StoredFarm]:
 
     Raises `ConfigError`: there are none, or there is something else.
     """
-    if is_uri(str(directory)) and not directory.exists():
-        raise ConfigError([f"{directory} is no path of this machine: mount it, or read it with Spark"])
     check_directory(LocalPlace(directory))
     with _listed(directory):
         found = [

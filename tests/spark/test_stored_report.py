@@ -185,6 +185,21 @@ def test_command_history_of_a_farm_made_anew_shows_which_one_a_line_is_of(tmp_pa
     assert result.stdout.split()[:2] == ["FARM", "PERIOD"]
 
 
+@pytest.mark.parametrize("command", [["compact"], ["history"], ["report", "--html", "page.html"]])
+def test_command_names_a_uri_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for uri in ("hdfs://x/y", "file:///etc"):
+        result = CliRunner().invoke(cli, ["rank", *command, uri])
+        assert isinstance(result.exception, ConfigError)
+        assert str(result.exception) == (
+            f"{uri} is a URI, and this command needs a path of this machine, as of a mount"
+        )
+    write(tmp_path / "a:b", ROWS)
+    assert CliRunner().invoke(cli, ["rank", *command, "a:b"]).exit_code == 0
+
+
 def test_command_compact_says_what_it_merged(tmp_path: Path) -> None:
     write_in_batches(tmp_path, ROWS, seed=1)
     result = CliRunner().invoke(cli, ["rank", "compact", str(tmp_path), "-o", "json"])
