@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.history import INPUT, SCORE_SHARES, By, Course, Share
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold, Row, by_farm, of_farms, sorted_rows
@@ -45,9 +46,12 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
     :param delay: of a stream, for how long a period stays open after the newest farm time of any farm, as
         "10 minutes". It must cover by how much the farm times of the farms in the stream differ: rows of a
         farm that is further behind are lost. Output mode: ``append``; a period comes once it is closed.
+    :raises ConfigError: ``by`` is another word.
     """
     from pyspark.sql import functions as f
 
+    if by not in PERIODS_MS:
+        raise ConfigError([f"by is {by!r}, not {', '.join(PERIODS_MS)}"])
     is_log = "value" in rows.columns
     if not is_log:
         # Of a directory whose farm is named 7, Spark makes a number.

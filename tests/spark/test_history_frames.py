@@ -11,6 +11,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 import pandas
 
+from garlicfarm.errors import ConfigError
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm_plugin_spark import history_query, ranking
 from garlicfarm_plugin_spark.history import Course
@@ -84,3 +85,10 @@ def test_rankings_of_a_table_come_in_frames_while_it_is_read(
         if kind == "entries":
             assert read[0] - FRAME_ROWS <= len(found) <= read[0] + 30
     assert found == expected
+
+
+def test_history_of_other_periods_is_refused() -> None:
+    nothing: Any = None
+    by: Any = "week"
+    with pytest.raises(ConfigError, match="by is 'week', not hour, day"):
+        history_query.history(nothing, by)
