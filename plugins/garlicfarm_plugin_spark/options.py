@@ -162,6 +162,11 @@ class _Reader:
         own = {name: self._urls[name.lower()] for name in names if name.lower() in self._urls}
         for name in sorted(self._urls.keys() - {name.lower() for name in own}):
             self.problems.append(f"url.{name} is for a farm that the option farm does not name")
+        for name in own:
+            if any(name != other and name.lower() == other.lower() for other in names):
+                self.problems.append(
+                    f"url.{name} is for each farm of that name in any case, as options are: give url for them"
+                )
         common = tuple(name for name in names if name not in own)
         groups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         if common or not own:

@@ -116,6 +116,10 @@ def test_options_that_are_unknown_are_named_with_one_that_is_like_them() -> None
         ({"minPartitions": "0"}, "minPartitions is '0', not a number from 1"),
         ({"maxBytesPerTrigger": "1t"}, "maxBytesPerTrigger is '1t', not a number of bytes from 1"),
         ({"maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger is '0k', not a number of bytes from 1"),
+        (
+            {"farm": "Barn barn", "url.barn": "https://b.example:1"},
+            "url.Barn is for each farm of that name in any case",
+        ),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps', not true or false"),
         ({"topic": "log"}, "topic is of no use without towers"),
         ({"application": "log"}, "application selects farms, and the option farm names them: leave it out"),
