@@ -1,5 +1,5 @@
 """The largest and deepest entries that a log can hold: batches of them stay small, and the fold gets through.
-Needs no Spark."""
+Needs no Java."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from garlicfarm.publishing.entries import Status, encode_status, parse_entry
 from garlicfarm.publishing.strict_json import MAX_DEPTH, MAX_ENTRY_BYTES, MAX_VALUES
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds
 from garlicfarm_plugin_spark.options import DEFAULTS, read_options
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0, configuration, status
@@ -86,3 +88,26 @@ def test_fold_of_the_worst_statuses_of_the_largest_farm_goes_on_from_its_state()
     rest = Fold("farm", half.index, half.snapshot())
     rest.apply(rows)
     assert rest.row() == whole.row()
+
+
+@pytest.mark.spark
+def test_query_begins_with_the_largest_state_that_a_farm_can_have(tmp_path: Path) -> None:
+    from garlicfarm_plugin_spark.source import LogReader
+
+    members = configuration(*range(1, MEMBERS + 1), index=1)
+    log = [Entry(1, 1, ValueType.CONFIGURATION, encode_configuration(members))]
+    log += [
+        Entry(number, 1, ValueType.APPLICATION, worst_status(number - 1, number))
+        for number in range(2, MEMBERS + 2)
+    ]
+    with feed_server(tmp_path / "node", log) as server:
+        server.compact(len(log))
+        reader = LogReader(server.options(startingIndex="state"))
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        (part,) = reader.partitions(reader.initialOffset(), end)
+        (batch,) = reader.read(part)
+        (state,) = batch["value"].to_pylist()
+        close_feeds()
+    assert len(state) > MEMBERS * MAX_ENTRY_BYTES
+    assert batch["log_index"].to_pylist() == [len(log)]
+    assert len(json.dumps(end)) < len(state), "Spark keeps it in the checkpoint, compressed"
