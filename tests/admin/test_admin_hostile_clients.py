@@ -17,7 +17,7 @@ from hypercorn.protocol.h11 import H11Protocol
 
 from garlicfarm.client.trust import client_tls
 from garlicfarm.credentials.login_attempts import LoginAttempts
-from garlicfarm.errors import AuthError
+from garlicfarm.errors import UnreachableError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.logs import EventLogger
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
@@ -326,7 +326,7 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
             assert answers.count(b"HTTP/1.1 429 ") == 20
             assert b"retry-after: 1000\r\n" in answers.lower()
         assert looked_up == ["paul"]
-        with pytest.raises(AuthError, match="not checked"):
+        with pytest.raises(UnreachableError, match="not checked"):
             async with node.client(url, user="paul") as client:
                 await client.node()
         async with node.client(url, user="rita") as client:

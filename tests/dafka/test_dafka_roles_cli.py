@@ -194,7 +194,7 @@ async def test_consume_says_what_is_lost(tmp_path):
         )
         with store_process(tmp_path / "store", str(tower.endpoint)):
             done = await dafka(*arguments)
-            assert (done.returncode, done.stdout) == (Exit.ERROR, b"")
+            assert (done.returncode, done.stdout) == (Exit.USAGE, b"")
             assert b"error: topic t, partition p: records 2 to 4 are deleted; skip them" in done.stderr
             assert offsets.read_text() == text
             done = await dafka(*arguments, "--skip-lost")
