@@ -121,12 +121,13 @@ class MetaFarm:
         tell("published", by=publisher, offline=offline, leases=len(lease_set.leases), newer=newer)
         return int(publisher)
 
-    async def stored(self, counts: list[int], floodfills: int = 1) -> list[int]:
-        """How many newer ones each floodfill has stored since ``counts``, once so many of them have one."""
+    async def stored(self, counts: list[int], *, again: bool = False) -> list[int]:
+        """How many newer ones each floodfill has stored since ``counts``, once one of them has; with
+        ``again`` one that had an earlier one. Whether it passes that on to the other is i2pd's affair."""
         while True:
             now = await self._floodfills.counts()
             newer = [after - before for before, after in zip(counts, now, strict=True)]
-            if sum(map(bool, newer)) >= floodfills:
+            if any(new and (old or not again) for old, new in zip(counts, newer, strict=True)):
                 return newer
             await trio.sleep(0.2)
 
@@ -135,7 +136,7 @@ class MetaFarm:
         counts = await self._floodfills.counts()
         ordered = await command("publish", "now", "--config", self.config(member))
         await trio.sleep(QUIET_S)
-        newer = await self.stored(counts, FLOODFILLS)
+        newer = await self.stored(counts, again=True)
         shown = await command("publish", "show", "--config", self.config(member))
         self._newest_s = shown["last_published_ms"] // 1000
         tell("ordered", ordered=ordered["rows"], shown=shown, newer=newer)
