@@ -59,7 +59,7 @@ def read_directory(path: Path, farm: str | None) -> RecordedLog:
             data = stack.enter_context(DataDirectory.open(path))
         except StorageMissing as error:  # whose advice is for the operator of a node
             raise ConfigError(
-                [f"{path} is no data directory of a node: name the directory `data` in that of the node"]
+                [f"{path} is not a node's data directory: name `data` in the directory of the node"]
             ) from error
         names = sorted(each.name for each in (path / "farms").iterdir() if is_farm_name(each.name))
         if farm is None and len(names) != 1:

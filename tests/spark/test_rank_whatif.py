@@ -99,7 +99,7 @@ def test_whatif_as_json_has_all_figures(
         (["--grid", "R=3", "--grid", "R=4"], "--grid R=… is given twice"),
         (
             ["--grid", "R=3", "--log", "/nowhere"],
-            "/nowhere is no data directory of a node: name",
+            "/nowhere is not a node's data directory: name",
         ),
         (["--grid", "R=3", "--parquet", "/proc/x"], "--parquet: /proc cannot be written to"),
         (["--grid", "R=3", "--parquet", "/nowhere/x"], "its directory does not exist"),

@@ -110,7 +110,7 @@ def test_directory_of_a_node_that_runs_is_refused(data: Path) -> None:
 
 
 def test_directory_of_no_node_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no data directory of a node: name the directory `data`"):
+    with pytest.raises(ConfigError, match="is not a node's data directory: name `data`"):
         read_directory(tmp_path, None)
 
 
