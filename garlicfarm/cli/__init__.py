@@ -21,29 +21,33 @@ from garlicfarm.cli.exits import explain
 __all__ = ["main", "run"]
 
 COMMANDS = {
-    "config": "garlicfarm.cli.config:config",
-    "dafka": "garlicfarm.cli.dafka:dafka",
-    "farm": "garlicfarm.cli.farm:farm",
-    "health": "garlicfarm.cli.health:health",
-    "i2p": "garlicfarm.cli.i2p:i2p",
-    "keys": "garlicfarm.cli.keys:keys",
-    "lab": "garlicfarm.cli.lab:lab",
-    "leader": "garlicfarm.cli.leader:leader",
-    "log": "garlicfarm.cli.log:log",
-    "member": "garlicfarm.cli.member:member",
-    "node": "garlicfarm.cli.node:node",
-    "publish": "garlicfarm.cli.publish:publish",
-    "rank": "garlicfarm.cli.rank:rank",
-    "recover": "garlicfarm.cli.recover:recover",
-    "router": "garlicfarm.cli.router:router",
-    "status": "garlicfarm.cli.remote:status",
-    "transports": "garlicfarm.cli.transports:transports",
-    "user": "garlicfarm.cli.user:user",
-    "wait": "garlicfarm.cli.wait:wait",
+    "Start": {
+        "lab": "garlicfarm.cli.lab:lab",
+        "farm": "garlicfarm.cli.farm:farm",
+        "node": "garlicfarm.cli.node:node",
+        "config": "garlicfarm.cli.config:config",
+        "transports": "garlicfarm.cli.transports:transports",
+        "i2p": "garlicfarm.cli.i2p:i2p",
+        "router": "garlicfarm.cli.router:router",
+        "keys": "garlicfarm.cli.keys:keys",
+    },
+    "Operate": {
+        "status": "garlicfarm.cli.remote:status",
+        "health": "garlicfarm.cli.health:health",
+        "wait": "garlicfarm.cli.wait:wait",
+        "member": "garlicfarm.cli.member:member",
+        "leader": "garlicfarm.cli.leader:leader",
+        "publish": "garlicfarm.cli.publish:publish",
+        "user": "garlicfarm.cli.user:user",
+        "recover": "garlicfarm.cli.recover:recover",
+    },
+    "Read and write the log": {"log": "garlicfarm.cli.log:log"},
+    "Rank in Spark": {"rank": "garlicfarm.cli.rank:rank"},
+    "Pass the log on with Dafka": {"dafka": "garlicfarm.cli.dafka:dafka"},
 }
 
 
-@click.group(cls=CommandGroup, targets=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, sections=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="garlicfarm")
 def cli() -> None:
     """A cluster node for the Garlic Farm protocol: members agree by Raft on a Meta LeaseSet's publisher.

@@ -24,7 +24,12 @@ def config() -> None:
     """The configuration of this machine's node."""
 
 
-@config.command()
+@config.command(
+    examples=[
+        "garlicfarm config check",
+        "garlicfarm config check --config node-1/garlicfarm.toml --effective",
+    ]
+)
 @click.option("--effective", is_flag=True, help="Print every value and its source; so does -o json.")
 @shared_options("config", "output")
 def check(options: Options, effective: bool) -> None:
@@ -48,7 +53,7 @@ def check(options: Options, effective: bool) -> None:
     click.echo(f"{checked.path}: ok", err=effective)
 
 
-@config.command("export")
+@config.command("export", examples=["garlicfarm config export > template.toml"])
 @shared_options("config")
 def export_(options: Options) -> None:
     """Print the configuration as a template for other nodes: without the values that each node has for itself
@@ -62,7 +67,7 @@ def export_(options: Options) -> None:
     click.echo(f"left out: {', '.join(left_out)}", err=True)
 
 
-@config.command("import")
+@config.command("import", examples=["garlicfarm config import template.toml --set node.id=3"])
 @click.argument("template", type=click.File("r", encoding="utf-8"))
 @click.option(
     "--set",

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
@@ -38,7 +39,13 @@ class Start(click.ParamType[str | int]):
         return int(text)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm dafka consume weather --from latest",
+        "garlicfarm dafka consume weather --offsets weather.offsets --count 100",
+    ],
+)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 @click.option(
     "--from",

@@ -21,7 +21,7 @@ def keys() -> None:
     """Keys of towers and nodes: each has a secret one of its own, and knows the public ones of the others."""
 
 
-@keys.command()
+@keys.command(examples=["garlicfarm dafka keys create store-1.key --role store >> peers.toml"])
 @click.argument("file", type=_FILE)
 @click.option(
     "--role",
@@ -46,7 +46,7 @@ def create(file: Path, roles: tuple[str, ...], name: str | None) -> None:
     click.echo(f'[{name}]\nkey = "{made.public}"\nroles = [{listed}]\n')
 
 
-@keys.command()
+@keys.command(examples=["garlicfarm dafka keys show store-1.key"])
 @click.argument("file", type=_FILE)
 def show(file: Path) -> None:
     """Print the public key of the secret one in FILE."""

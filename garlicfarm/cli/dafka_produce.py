@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_start import level
@@ -17,7 +18,13 @@ from garlicfarm.cli.options import Options, shared_options
 __all__ = ["produce"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "echo rain | garlicfarm dafka produce weather",
+        "garlicfarm dafka produce weather --acks 2 < measurements.txt",
+    ],
+)
 @click.argument("topic")
 @click.option(
     "--acks",

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.node_start import level
@@ -17,7 +18,7 @@ from garlicfarm.cli.options import Options, shared_options
 __all__ = ["store"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm dafka store records --max-age 30d"])
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Store only this topic; repeatable.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import key_options, plugin
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
@@ -15,7 +16,14 @@ from garlicfarm.cli.options import Options, shared_options
 __all__ = ["tower"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm dafka tower",
+        "garlicfarm dafka tower --listen tcp://0.0.0.0:5556 \\\n"
+        "    --key-file tower.key --peers-file peers.toml",
+    ],
+)
 @click.option(
     "--listen",
     default="tcp://127.0.0.1:5556",

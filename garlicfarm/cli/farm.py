@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import (
     Options,
     application_option,
@@ -39,7 +39,13 @@ def farm() -> None:
     """Make a farm of several nodes, show its state, and administer it through its log."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm farm create --out myfarm --member 1=ssl://a.example:27150 \\\n"
+        "    --member 2=ssl://b.example:27150 --member 3=ssl://c.example:27150"
+    ],
+)
 @click.option(
     "--member",
     "members",

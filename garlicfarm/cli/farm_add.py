@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
 
 __all__ = ["add"]
 
 
-@click.command()
+@click.command(
+    cls=Command, examples=["garlicfarm farm add second", "garlicfarm farm add notes --application log"]
+)
 @click.argument("name")
 @click.option(
     "--endpoint",

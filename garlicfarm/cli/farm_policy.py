@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.remote import ask
@@ -35,7 +36,10 @@ _ALLOWED = {
 _Action = tuple[str, dict[str, Any]]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=["garlicfarm farm exclude n5EWH0NDPkmm3m22gNefYBWfLkrJFyYhoShGQoFYRAs="],
+)
 @click.argument("hash_", metavar="HASH")
 @shared_options()
 def exclude(options: Options, hash_: str) -> None:
@@ -46,7 +50,10 @@ def exclude(options: Options, hash_: str) -> None:
     _administer(options, [("exclude", {"hash": _base64(hash_)})])
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=["garlicfarm farm include n5EWH0NDPkmm3m22gNefYBWfLkrJFyYhoShGQoFYRAs="],
+)
 @click.argument("hash_", metavar="HASH")
 @shared_options()
 def include(options: Options, hash_: str) -> None:
@@ -54,7 +61,7 @@ def include(options: Options, hash_: str) -> None:
     _administer(options, [("include", {"hash": _base64(hash_)})])
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm farm override 2 off", "garlicfarm farm override 2 none"])
 @click.argument("id", type=click.IntRange(1, 2**31 - 1))
 @click.argument("mode", type=click.Choice(["on", "off", "auto", "none"]))
 @shared_options()
@@ -64,7 +71,14 @@ def override(options: Options, id: int, mode: str) -> None:
     _administer(options, [("override", {"member": id, "mode": None if mode == "none" else mode})])
 
 
-@click.command("set")
+@click.command(
+    "set",
+    cls=Command,
+    examples=[
+        "garlicfarm farm set interval=10s R=6",
+        "garlicfarm farm set weight.job_lag=20 weight.bandwidth_headroom=20",
+    ],
+)
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE…")
 @shared_options()
 def set_(options: Options, settings: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
@@ -22,7 +23,7 @@ SHOWN_CHARS = 60
 """of a text; destinations have 516 and more. -o json has all"""
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm farm show"])
 @shared_options()
 def show(options: Options) -> None:
     """Every statistic of every member, with its age; scores and their parts; which members are recent,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.admin.health import feed_problems, judge
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
@@ -22,7 +23,7 @@ __all__ = ["health"]
 _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QUORUM}
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm health", "garlicfarm health --local"])
 @click.option(
     "--local", is_flag=True, help="Check only that this node serves and that all its farms know a leader."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def i2p() -> None:
     """Connect this node to others through an I2P router."""
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm i2p setup", "garlicfarm i2p setup --java"])
 @click.option(
     "--tunnels-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -36,7 +36,7 @@ def keys() -> None:
     """Keys of destinations: made on a machine that is no node, and lent to nodes for a while."""
 
 
-@keys.command()
+@keys.command(examples=["garlicfarm keys create site.key"])
 @click.argument("file", type=_FILE)
 def create(file: Path) -> None:
     """Make a new destination; write its long-term key to FILE (new, mode 0600) and print the destination.
@@ -55,7 +55,7 @@ def create(file: Path) -> None:
     )
 
 
-@keys.command()
+@keys.command(examples=["garlicfarm keys offline site.key --nodes 1,2,3 --days 90 --out bundles"])
 @click.argument("file", type=_FILE)
 @click.option(
     "--days",
@@ -128,7 +128,7 @@ def offline(
     click.echo("each bundle is a secret: copy it to its own node only, then delete it here", err=True)
 
 
-@keys.command()
+@keys.command(examples=["garlicfarm keys show site.key"])
 @click.argument("file", type=_FILE)
 @shared_options("output")
 def show(options: Options, file: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 
@@ -50,7 +51,7 @@ class Duration(click.ParamType[int]):
         return interval_ms
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm lab", "garlicfarm lab --nodes 5 --rank"])
 @click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="How many nodes.")
 @click.option(
     "--interval",

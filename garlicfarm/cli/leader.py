@@ -21,7 +21,7 @@ def leader() -> None:
     """The leader of a farm."""
 
 
-@leader.command()
+@leader.command(examples=["garlicfarm leader show"])
 @shared_options()
 def show(options: Options) -> None:
     """Show the leader and the term."""
@@ -36,7 +36,7 @@ def show(options: Options) -> None:
     )
 
 
-@leader.command()
+@leader.command(examples=["garlicfarm leader stepdown", "garlicfarm leader stepdown --to 2"])
 @click.option(
     "--to", type=click.IntRange(1, 2**31 - 1), default=None, help="Id of the member that takes over."
 )

@@ -21,7 +21,7 @@ def log() -> None:
     """Append entries to a farm's log, and read committed ones."""
 
 
-@log.command()
+@log.command(examples=["echo hello | garlicfarm log post", "garlicfarm log post --batch 64 lines.txt"])
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option(
     "--batch",
@@ -67,7 +67,7 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
     return ask(options, send, unmet="the end of the input was not reached")
 
 
-@log.command()
+@log.command(examples=["garlicfarm log tail -f", "garlicfarm log tail --after 1000 --linearizable"])
 @click.option("-f", "--follow", is_flag=True, help="Wait for new entries, until Ctrl-C.")
 @click.option(
     "--after",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
 from garlicfarm.refusals import Refusal
@@ -40,7 +40,7 @@ def member() -> None:
     leader alone."""
 
 
-@click.command("list")
+@click.command("list", cls=Command, examples=["garlicfarm member list"])
 @shared_options()
 def list_(options: Options) -> None:
     """List the members, and a server that is joining, as the node that answers knows them."""
@@ -59,7 +59,7 @@ def list_(options: Options) -> None:
         print_rows(options.output, "", rows)
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm member add 4 ssl://d.example:27150"])
 @click.argument("id", type=click.IntRange(1, 2**31 - 1))
 @click.argument("endpoint")
 @shared_options()
@@ -76,7 +76,7 @@ def add(options: Options, id: int, endpoint: str) -> None:
     _change(options, request, id, lambda rows: [*rows, new])
 
 
-@click.command("set")
+@click.command("set", cls=Command, examples=["garlicfarm member set 2 ssl://b2.example:27150"])
 @click.argument("id", type=click.IntRange(1, 2**31 - 1))
 @click.argument("endpoint")
 @shared_options()
@@ -89,7 +89,7 @@ def set_(options: Options, id: int, endpoint: str) -> None:
     _change(options, request, id, lambda rows: rows)
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm member remove 2"])
 @click.argument("id", type=click.IntRange(1, 2**31 - 1))
 @click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options()
@@ -98,7 +98,7 @@ def remove(options: Options, id: int, force: bool) -> None:
     _remove(options, id, force)
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm node leave"])
 @click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options("config", "farm", "output", "timeout")
 def leave(options: Options, force: bool) -> None:

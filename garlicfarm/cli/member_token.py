@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
@@ -28,7 +29,13 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
     return ms // 1000
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm member token --out token",
+        "garlicfarm member token --id 4 --expires 2d --out token",
+    ],
+)
 @click.option(
     "--id",
     "new_id",

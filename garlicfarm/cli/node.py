@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
 
 __all__ = ["init", "node"]
@@ -30,7 +30,13 @@ def node() -> None:
     """Make and run the node of this machine."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm node init --host a.example",
+        "garlicfarm node init mynode --host 127.0.0.1 --application log",
+    ],
+)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True)
 @click.option(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 
 __all__ = ["address"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm node address"])
 @shared_options("config", "output")
 def address(options: Options) -> None:
     """Print the admin URL of this machine's node, and the pin of its certificate.

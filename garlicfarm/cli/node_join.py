@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import deadline
 
@@ -31,7 +32,9 @@ Show = Callable[[str, int, int | None], None]
 """The stage, its progress, and its end where that is known."""
 
 
-@click.command()
+@click.command(
+    cls=Command, examples=["garlicfarm node join --token-file token --endpoint ssl://d.example:27150"]
+)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @click.option(
     "--token-file",

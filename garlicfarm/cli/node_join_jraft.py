@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
@@ -22,7 +23,14 @@ TIMES = {"election_timeout_min_s": 3.0, "election_timeout_max_s": 5.0, "heartbea
 NEVER_S = 2**62
 
 
-@click.command("join-jraft")
+@click.command(
+    "join-jraft",
+    cls=Command,
+    examples=[
+        "garlicfarm node join-jraft --id 4 --endpoint tcp://127.0.0.1:9004 \\\n"
+        "    --server 1=tcp://127.0.0.1:9001 --server 2=tcp://127.0.0.1:9002"
+    ],
+)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @click.option(
     "--id", "node_id", type=click.IntRange(1, 2**31 - 1), required=True, help="Id of the new member."

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, shared_options
 
@@ -29,7 +30,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=["garlicfarm node start", "garlicfarm node start --config node-1/garlicfarm.toml -v"],
+)
 @shared_options("config", "verbosity")
 def start(options: Options) -> None:
     """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store."""

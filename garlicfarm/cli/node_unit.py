@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
 
 __all__ = ["unit"]
@@ -19,7 +20,7 @@ _DIRECTORY = "/var/lib/garlicfarm/node"
 _HOMES = ("/home", "/root", "/run/user")
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm node unit > /etc/systemd/system/garlicfarm.service"])
 @shared_options("config")
 def unit(options: Options) -> None:
     """Print a systemd unit that runs the node of this machine.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask, deadline
@@ -32,7 +32,7 @@ def publish() -> None:
     """What the publisher of a farm publishes."""
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm publish now"])
 @shared_options()
 def now(options: Options) -> None:
     """Order the publisher to publish now, and wait until it reports that it has.
@@ -71,7 +71,7 @@ def now(options: Options) -> None:
     print_rows(options.output, "garlicfarm.publish-now/1", [published])
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm publish show"])
 @shared_options()
 def show(options: Options) -> None:
     """Show which member publishes, since when, when it last published, and what is wrong with it.

@@ -35,7 +35,12 @@ RANK_COMMANDS = {
 }
 
 
-@click.group(cls=CommandGroup, targets=RANK_COMMANDS, invoke_without_command=True)
+@click.group(
+    cls=CommandGroup,
+    targets=RANK_COMMANDS,
+    invoke_without_command=True,
+    examples=["garlicfarm rank --once", "garlicfarm rank --sink parquet:rankings --checkpoint progress"],
+)
 @master_option("local[2]")
 @click.option("--once", is_flag=True, help="Rank the entries that are committed now, then end.")
 @click.option(

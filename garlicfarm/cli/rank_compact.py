@@ -6,13 +6,14 @@ from dataclasses import asdict
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.rank import plugin
 
 __all__ = ["compact"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm rank compact rankings"])
 @click.argument("directory", type=click.Path(file_okay=False))
 @shared_options("output")
 def compact(options: Options, directory: str) -> None:

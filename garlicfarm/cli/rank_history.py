@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.rank import plugin
 
 __all__ = ["history"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm rank history rankings --by hour"])
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--by", type=click.Choice(["hour", "day"]), default="day", show_default=True, help="In UTC.")
 @click.option("--farm", metavar="NAME", help="Only this farm.")

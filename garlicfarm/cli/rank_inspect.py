@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.rank import nodes_of, plugin
 from garlicfarm.cli.rank_options import conf_option
@@ -18,7 +19,7 @@ _POLICY = ("interval_ms", "R", "margin", "lifetime_ms")
 """The part of the policy that a table shows."""
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm rank inspect --checkpoint progress"])
 @click.option(
     "--checkpoint", required=True, metavar="DIRECTORY|URI", help="The directory of `rank --checkpoint`."
 )

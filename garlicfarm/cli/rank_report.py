@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Positive
 from garlicfarm.cli.rank import plugin
 from garlicfarm.errors import ConfigError
@@ -13,7 +14,7 @@ from garlicfarm.errors import ConfigError
 __all__ = ["report"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm rank report rankings --html report.html"])
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option(
     "--html",

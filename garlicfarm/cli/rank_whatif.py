@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.rank import nodes_of, only_farm, plugin
 from garlicfarm.cli.rank_options import conf_option, master_option
@@ -23,7 +24,13 @@ LIVE = "live"
 SCRATCH = "garlicfarm-whatif-"
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        "garlicfarm rank whatif --grid R=3,6,10",
+        "garlicfarm rank whatif --log copy/data --grid margin=0:200000:50000",
+    ],
+)
 @click.option(
     "--log",
     "source",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["recover"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm recover", "garlicfarm recover --yes-i-understand"])
 @click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it. Without this, only show the effect.")
 @shared_options("config", "farm", "output")
 def recover(options: Options, agreed: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
 
@@ -102,7 +103,7 @@ def deadline(timeout_s: float | None, unmet: str) -> Iterator[None]:
         raise TimeoutError(f"--timeout of {timeout_s:g} s passed: {unmet}")
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm status --watch", "garlicfarm status -o json"])
 @click.option(
     "--watch",
     is_flag=True,

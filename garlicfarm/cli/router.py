@@ -37,7 +37,7 @@ def router() -> None:
     """The I2P router of this node."""
 
 
-@router.command()
+@router.command(examples=["garlicfarm router show"])
 @shared_options("config", "farm", "output", "timeout")
 def show(options: Options) -> None:
     """Show what the node would post about the router of each farm, and the source of each figure.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 __all__ = ["transports"]
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm transports"])
 @shared_options("output")
 def transports(options: Options) -> None:
     """List the installed transports and the distributions that bring them. Loads none of them."""

@@ -25,7 +25,7 @@ def user() -> None:
     """Users of this machine's node, with their roles. A running node sees changes at the next login."""
 
 
-@user.command("list")
+@user.command("list", examples=["garlicfarm user list"])
 @shared_options("config", "output")
 def list_(options: Options) -> None:
     """Names and roles."""
@@ -33,7 +33,12 @@ def list_(options: Options) -> None:
     print_rows(options.output, "garlicfarm.credentials.users/1", rows)
 
 
-@user.command()
+@user.command(
+    examples=[
+        "garlicfarm user add rita",
+        "garlicfarm user add bot --role writer --password-file bot.password",
+    ]
+)
 @click.argument("name")
 @click.option("--role", type=RenamedChoice(ROLES, renamed.ROLES), default="reader", show_default=True)
 @click.option(
@@ -48,7 +53,7 @@ def add(options: Options, name: str, role: Any, password_file: Path | None) -> N
     store.add(name, role, _password(name, password_file))
 
 
-@user.command()
+@user.command(examples=["garlicfarm user remove rita"])
 @click.argument("name")
 @shared_options("config")
 def remove(options: Options, name: str) -> None:

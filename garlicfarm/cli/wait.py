@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from garlicfarm.admin.health import judge
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import farm_name, find_node
 from garlicfarm.cli.status_table import headline
@@ -31,7 +32,7 @@ _CONDITIONS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
 """The words for a condition that is not met, and its test."""
 
 
-@click.command()
+@click.command(cls=Command, examples=["garlicfarm wait --for leader"])
 @click.option(
     "--for",
     "wanted",

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from garlicfarm.cli import cli
+from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
@@ -45,6 +46,8 @@ def render() -> str:
         ]
         if rows:
             parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
+        assert isinstance(command, Command)
+        parts.append("\n".join(["```sh", *command.examples, "```", ""]))
     return "\n".join(parts)
 
 
