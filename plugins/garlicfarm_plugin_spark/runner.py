@@ -2,7 +2,8 @@
 
 Outside the main thread Spark does not handle the interrupt signal, so Ctrl-C reaches Trio. A failed query
 is restarted from its checkpoint, because Spark gives a worker only ten seconds to start and never retries.
-So is a Java process that ended: the query continues from its checkpoint in a new one.
+So is a Java process that ended: the query continues from its checkpoint in a new one. Python processes that
+died, or that a busy machine started too late, never end the command: it only waits longer each time.
 Permanent errors are not retried: a wrong password, deleted entries.
 """
 
@@ -26,7 +27,15 @@ from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.ranking import rankings
-from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of, unreachable
+from garlicfarm_plugin_spark.session import (
+    DEFAULTS,
+    PythonProcessLost,
+    Session,
+    cause,
+    lost_python,
+    text_of,
+    unreachable,
+)
 from garlicfarm_plugin_spark.stored_state import check_state
 from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
@@ -167,7 +176,8 @@ class QueryRunner:
         self._ids: dict[str, str] = {}  # of all farms that were ranked
         self._missing: set[str] = set()
         self._batch: int | None = None
-        self._failures = 0
+        self._restarts = 0  # since a batch or a steady run
+        self._failures = 0  # those that count
 
     def committed(self, heads: Mapping[str, FarmHead] | None) -> None:
         """``heads``: what the nodes have now; None: unknown."""
@@ -213,17 +223,19 @@ class QueryRunner:
             if error is None:
                 return
             if trio.current_time() - begun > STEADY_S:
-                self._failures = 0  # without posts there are no batches
-            self._failures += 1
+                self._restarts = self._failures = 0  # without posts there are no batches
+            self._restarts += 1
             if isinstance(error, _LASTING):
                 raise error
+            if not isinstance(error, PythonProcessLost):
+                self._failures += 1
             if self._failures >= MOST_FAILURES:
                 if not isinstance(error, UnreachableError):
                     raise self._gives_up(error) from error
                 if self._job.once:
                     raise error
             self._metrics.restarts.labels("query" if self._session.alive else "java").inc()
-            pause_s = min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
+            pause_s = min(2.0 ** min(self._restarts - 1, 10), LONGEST_PAUSE_S)
             self._viewer.note(
                 f"the query failed and starts again in {pause_s:.0f} s: {error}"
                 if self._session.alive
@@ -238,8 +250,8 @@ class QueryRunner:
                 " where it has too little memory: --conf spark.driver.memory=2g, or a lower --max-entries"
             )
         return GarlicFarmError(
-            f"the query failed {self._failures} times in a row: {error}; where a disk is full,"
-            f" make room; where the checkpoint {self._job.checkpoint} is damaged, name a new one"
+            f"the query failed {self._failures} times in a row: {error}; where a disk is full, make room; name"
+            f" a new checkpoint only where this names a damaged file in {self._job.checkpoint}"
         )
 
     async def _attempt(self) -> GarlicFarmError | None:
@@ -290,6 +302,7 @@ class QueryRunner:
 
     def _start(self, emit: Callable[[Any, int], None]) -> Any:
         job = self._job
+        self._session.activate()
         entries = self._session.spark.readStream.format("garlicfarm").options(**source_options(job)).load()
         ranked = rankings(entries, job.rows)
         if self.verifier is not None:
@@ -345,7 +358,8 @@ class QueryRunner:
                         f" were read: it is ranked on from a node's state at index {position.begin}"
                     )
                 if position.index != self._indexes.get(farm):
-                    self._indexes[farm], self._failures = position.index, 0
+                    self._indexes[farm] = position.index
+                    self._restarts = self._failures = 0
                     head = self._heads.get(farm)
                     self._progress(farm, None if head is None else head.commit_index)
         if self.verifier is not None and OBSERVED in progress["observedMetrics"]:
@@ -366,7 +380,11 @@ def query_error(error: Exception) -> GarlicFarmError:
     """The error that the source, the sink or the fold raised in one of Spark's processes."""
     found = _OURS.findall(text_of(error))
     if not found:
-        return unreachable(error, "a server that the query needs") or GarlicFarmError(cause(error))
+        return (
+            lost_python(error)
+            or unreachable(error, "a server that the query needs")
+            or GarlicFarmError(cause(error))
+        )
     name, text = found[-1]
     kind = getattr(errors, name, GarlicFarmError)
     made: GarlicFarmError = kind([text]) if issubclass(kind, ConfigError) else kind(text)

@@ -21,7 +21,7 @@ from typing import Any
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.java import find_java_home
 
-__all__ = ["Session", "cause", "text_of", "unreachable"]
+__all__ = ["PythonProcessLost", "Session", "cause", "lost_python", "text_of", "unreachable"]
 
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
@@ -49,6 +49,7 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 _LEVELS = ("off", "warn", "info")
 # Of `RemoteException(a.b.C): said` it is C that the server has said.
 _CAUSES = re.compile(r"^(?:Caused by)?: (?:[\w.$]+\()?((?:[a-z]\w*\.)+[\w$]+)\)?(: .+)?$", re.MULTILINE)
+_FRAME = re.compile(r"^\s+at (org\.apache\.spark\.[\w.$]+)", re.MULTILINE)
 # Not `SocketException` and `SocketTimeoutException`: Spark's Python processes that died lead to those, too.
 _AWAY = {
     "java.net.ConnectException",
@@ -64,6 +65,16 @@ _NOT_READY = {
 }
 
 
+# What Spark meets where it talks to a Python process that is gone.
+_LOST = re.compile(
+    r"java\.io\.(?:EOF|IO)E|java\.net\.Socket|java\.nio\.channels\.|SparkException: Python worker"
+)
+
+
+class PythonProcessLost(GarlicFarmError):
+    """One of Spark's Python processes died, or did not start in time. Another one may live."""
+
+
 def text_of(error: Exception) -> str:
     """The text of an error, or its class if the Java process, which provides the text, is gone."""
     from py4j.protocol import Py4JError
@@ -75,9 +86,32 @@ def text_of(error: Exception) -> str:
 
 
 def cause(error: Exception) -> str:
-    """The most useful line of Java's message: the innermost cause, else the first line."""
-    causes = [f"{name.rpartition('.')[2]}{said}" for name, said in _causes(error) if said]
-    return causes[-1] if causes else text_of(error).partition("\n")[0]
+    """The most useful line of Java's message: the innermost cause that says something, else the class of the
+    innermost one, else the first line."""
+    found = _causes(error)
+    told = [each for each in found if each[1]] or found
+    return (
+        "".join((told[-1][0].rpartition(".")[2], told[-1][1])) if told else text_of(error).partition("\n")[0]
+    )
+
+
+def lost_python(error: Exception) -> PythonProcessLost | None:
+    """The error if one of Spark's Python processes is gone; None: it is another one."""
+    text = _whole_text(error)
+    innermost = text[max((each.start() for each in _CAUSES.finditer(text)), default=0) :]
+    # Disks and servers fail of the same exceptions: what counts is where in Spark.
+    frame = _FRAME.search(innermost)
+    said = innermost if frame is None else innermost[: frame.start()]
+    if frame is None or "ython" not in frame[1] or not _LOST.search(said):
+        return None
+    if "connect back" in said:
+        return PythonProcessLost(
+            "one of Spark's Python processes did not start within the ten seconds that Spark waits"
+            f" ({cause(error)}): is the machine busy?"
+        )
+    return PythonProcessLost(
+        f"one of Spark's Python processes ended ({cause(error)}): was it killed, or is the memory full?"
+    )
 
 
 def unreachable(error: Exception, server: str) -> UnreachableError | None:
@@ -94,7 +128,11 @@ def unreachable(error: Exception, server: str) -> UnreachableError | None:
 
 def _causes(error: Exception) -> list[tuple[str, str]]:
     """The class and the message, if any, of each; the innermost one last."""
-    return _CAUSES.findall(f"{text_of(error)}\n{getattr(error, '_stackTrace', '')}")
+    return _CAUSES.findall(_whole_text(error))
+
+
+def _whole_text(error: Exception) -> str:
+    return f"{text_of(error)}\n{getattr(error, '_stackTrace', '')}"
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
@@ -165,6 +203,11 @@ class Session:
             text = cause(error)  # needs the Java process
             self.close()
             raise GarlicFarmError(f"Spark does not start, -v shows what it says: {text}") from error
+
+    def activate(self) -> None:
+        """Make the session the active one of this thread. Spark looks for a Python sink in that alone, and a
+        thread inherits none; this is the public call that sets it."""
+        self.spark.createDataFrame([], "nothing int")
 
     @property
     def alive(self) -> bool:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from garlicfarm.errors import AuthError, ConfigError, RankingConflict, UnreachableError
 from garlicfarm_plugin_spark import rankings
+from garlicfarm_plugin_spark.feed import Nodes
+from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.rank_metrics import RankMetrics
+from garlicfarm_plugin_spark.runner import QueryRunner
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.sink import RankingWriter
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
+from tests.spark.test_rank_job import Told
 from tests.spark.test_spark_reports import told
 
 pytestmark = pytest.mark.spark
@@ -231,6 +237,19 @@ def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
     assert row["comparison"] == {"batch": len(ends) - 1, "asof": END, "equal": True, "difference": ""}
     with pytest.raises(StreamingQueryException, match="ConfigError: the option farms is unknown"):
         start(spark.spark, server, tmp_path / "third", farms="*").awaitTermination()
+
+
+def test_sink_of_rank_starts_in_any_thread(spark: Session, server: FeedServer, tmp_path: Path) -> None:
+    """Trio runs blocking calls in any of its threads, and Spark knows a Python sink in few of its own."""
+    nodes = Nodes((server.url,), "farm", server.options()["user"], server.password_file)
+    job = Job(
+        nodes, ("farm",), str(tmp_path / "checkpoint"), tmp_path, sink="garlicfarm", query="spark", once=True
+    )
+    runner = QueryRunner(job, Told(), spark, lambda: spark, RankMetrics())
+    with ThreadPoolExecutor(1) as other:
+        query = other.submit(runner._start, lambda batch, number: None).result()
+    query.awaitTermination()
+    assert [index for index, _ in stored(server).values()] == [END]
 
 
 DRIVER = """
