@@ -19,7 +19,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.history import INPUT, SCORE_SHARES, By, Course, Share
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold, Row, by_farm, of_farms, sorted_rows
-from garlicfarm_plugin_spark.sentences import sentences
+from garlicfarm_plugin_spark.sentences import map_frames, sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -59,7 +59,7 @@ def history(rows: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFram
     of, period_ms = rows.groupBy("farm_id"), PERIODS_MS[by]
     if not rows.isStreaming:
         of_rows = _of_log_table if is_log else _of_table
-        shares = by_farm(rows).mapInPandas(partial(of_rows, period_ms=period_ms), _SHARES)
+        shares = map_frames(by_farm(rows), partial(of_rows, period_ms=period_ms), _SHARES)
     elif is_log:
         shares = of.applyInPandasWithState(
             partial(_of_log, period_ms=period_ms),
@@ -129,9 +129,8 @@ def _of_log(
 
 def _of_log_table(frames: Iterator[pandas.DataFrame], *, period_ms: int) -> Iterator[pandas.DataFrame]:
     """As `_of_table`, of the log's entries."""
-    with sentences():
-        for farm, farm_id, entries in of_farms(frames):
-            yield from _folded(Fold(farm), Course(), farm_id, entries, period_ms)
+    for farm, farm_id, entries in of_farms(frames):
+        yield from _folded(Fold(farm), Course(), farm_id, entries, period_ms)
 
 
 def _folded(

@@ -20,7 +20,7 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
-from garlicfarm_plugin_spark.sentences import sentences
+from garlicfarm_plugin_spark.sentences import map_frames, sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -168,7 +168,7 @@ def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
     if rows not in get_args(Rows):
         raise ConfigError([f"rows is {rows!r}, not {', '.join(get_args(Rows))}"])
     if not entries.isStreaming:
-        return by_farm(entries).mapInPandas(partial(fold_table, kind=rows), COLUMNS)
+        return map_frames(by_farm(entries), partial(fold_table, kind=rows), COLUMNS)
     return entries.groupBy("farm_id").applyInPandasWithState(
         partial(fold_batch, kind=rows), COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
     )
@@ -189,9 +189,8 @@ def fold_batch(
 
 def fold_table(frames: Iterable[pandas.DataFrame], *, kind: Rows) -> Iterator[pandas.DataFrame]:
     """Of a partition of `by_farm`."""
-    with sentences():
-        for farm, farm_id, rows in of_farms(frames):
-            yield from _frames(farm_id, Fold(farm).rankings(rows, kind))
+    for farm, farm_id, rows in of_farms(frames):
+        yield from _frames(farm_id, Fold(farm).rankings(rows, kind))
 
 
 def _frames(farm_id: str, found: Iterator[dict[str, Any]]) -> Iterator[pandas.DataFrame]:

@@ -105,6 +105,16 @@ def test_errors_of_source_and_sink_are_in_the_first_line_of_spark_exceptions(
             )
             for folded in (rankings, history)
         ),
+        *(
+            (
+                lambda folded=folded: folded(
+                    spark.spark.read.format("garlicfarm").options(**server.options(startingIndex="-5")).load()
+                ).collect(),
+                PySparkException,
+                "read them with startingIndex=state",
+            )
+            for folded in (rankings, history)
+        ),
         (
             lambda: (
                 spark.spark.read.format("garlicfarm")
