@@ -76,12 +76,18 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
     help="Only entries with a larger index. Default: all entries that the node still holds.",
 )
 @click.option(
+    "--all",
+    "all_types",
+    is_flag=True,
+    help="Print Configurations too, which name the members: all that a replay of the farm needs.",
+)
+@click.option(
     "--linearizable",
     is_flag=True,
     help="Show every entry that was acknowledged before; needs a majority.",
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
-def tail(options: Options, follow: bool, after: int | None, linearizable: bool) -> None:
+def tail(options: Options, follow: bool, after: int | None, all_types: bool, linearizable: bool) -> None:
     """Print committed entries as JSON lines: index, term, type, value (or value_base64).
 
     With -f the nodes push new ones. A lost connection is made again, for a minute.
@@ -92,7 +98,7 @@ def tail(options: Options, follow: bool, after: int | None, linearizable: bool) 
     from garlicfarm.wire.messages import ValueType
 
     async def read(client: AdminClient, farm: str, start: int) -> None:
-        async for entry in client.log(farm, start, linearizable=linearizable):
+        async for entry in client.log(farm, start, all_types=all_types, linearizable=linearizable):
             click.echo(encode_lines([entry]), nl=False)
             start = entry.index
         if not follow:
@@ -100,7 +106,7 @@ def tail(options: Options, follow: bool, after: int | None, linearizable: bool) 
         async with client.events(farm, start, kinds=("entry",)) as events:
             async for event in events:
                 assert isinstance(event, EntryEvent)
-                if event.entry.value_type is ValueType.APPLICATION:
+                if all_types or event.entry.value_type is ValueType.APPLICATION:
                     click.echo(encode_lines([event.entry]), nl=False)
 
     async def read_all(client: AdminClient, farm: str) -> None:

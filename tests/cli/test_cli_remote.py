@@ -25,6 +25,7 @@ from garlicfarm.client import from_config
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import AuthError, ConfigError, NoQuorum, NotLeader, OutcomeUnknown
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
 CONFIG = """
@@ -69,8 +70,8 @@ class Served:
             self._ready.set()
             await self._end.wait()
 
-    def commit(self, value: bytes) -> int:
-        return trio.from_thread.run_sync(self.node.farm.commit, value, trio_token=self._token)
+    def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
+        return trio.from_thread.run_sync(self.node.farm.commit, value, kind, trio_token=self._token)
 
 
 @pytest.fixture
@@ -349,12 +350,16 @@ def test_log_tail_that_is_linearizable_prints_what_the_leader_confirms_or_nothin
     assert (told.out, b"the leader is member 2" in told.err) == (b"", True)
 
 
+@pytest.mark.parametrize("options", [[], ["--all"]])
 def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
-    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
+    served: Served, spawn: Callable[..., subprocess.Popen[bytes]], options: list[str]
 ) -> None:
-    process = spawn("log", "tail", "-f")
+    process = spawn("log", "tail", "-f", *options)
     assert process.stdout is not None
     for number in range(3):
+        served.commit(b"Configuration", ValueType.CONFIGURATION)
+        if options:
+            assert json.loads(process.stdout.readline())["type"] == "configuration"
         served.commit(b"entry %d" % number)
         assert json.loads(process.stdout.readline())["value"] == f"entry {number}"
     process.send_signal(signal.SIGINT)
