@@ -250,8 +250,8 @@ class QueryRunner:
                 " where it has too little memory: --conf spark.driver.memory=2g, or a lower --max-entries"
             )
         return GarlicFarmError(
-            f"the query failed {self._failures} times in a row: {error}; where a disk is full, make room; name"
-            f" a new checkpoint only where this names a damaged file in {self._job.checkpoint}"
+            f"the query failed {self._failures} times in a row: {error}; where a disk is full, make room;"
+            f" name a new checkpoint only where this names a damaged file in {self._job.checkpoint}"
         )
 
     async def _attempt(self) -> GarlicFarmError | None:
