@@ -22,11 +22,13 @@ from garlicfarm.router import Router
 from garlicfarm.transport import Transport
 
 __all__ = [
+    "CONTRACTS",
     "FEEDS",
     "PUBLISHERS",
     "ROUTERS",
     "TRANSPORTS",
     "PluginInfo",
+    "PluginOption",
     "list_plugins",
     "load_plugin",
     "make",
@@ -34,12 +36,20 @@ __all__ = [
     "make_publisher",
     "make_router",
     "make_transport",
+    "options_of",
 ]
 
 TRANSPORTS = "garlicfarm.transports"
 ROUTERS = "garlicfarm.routers"
 PUBLISHERS = "garlicfarm.publishers"
 FEEDS = "garlicfarm.feeds"
+CONTRACTS: Mapping[str, tuple[str, type[Any]]] = {
+    "transport": (TRANSPORTS, Transport),
+    "router": (ROUTERS, Router),
+    "publisher": (PUBLISHERS, Publisher),
+    "feed": (FEEDS, Feed),
+}
+"""Each kind of plugin: the group of its entry points, and its base class."""
 
 T = TypeVar("T")
 
@@ -53,6 +63,17 @@ class PluginInfo:
     value: str
     distribution: str
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOption:
+    """One key of a plugin's table. ``default`` is as JSON has it, None if there is none."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any
+    meaning: str
 
 
 def list_plugins(group: str) -> tuple[PluginInfo, ...]:
@@ -94,6 +115,46 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
     if not (isinstance(config_class, type) and issubclass(config_class, msgspec.Struct)):
         raise PluginError(f"{label}: {info.value}.Config is not a msgspec.Struct", info.distribution)
     return plugin
+
+
+def options_of(plugin: Any) -> tuple[PluginOption, ...]:
+    """The options of a loaded plugin, as its ``Config`` declares them. What each means is the ``description``
+    of its `msgspec.Meta`."""
+    return tuple(_option(field) for field in msgspec.structs.fields(plugin.Config))
+
+
+def _option(field: msgspec.structs.FieldInfo) -> PluginOption:
+    schema = msgspec.json.schema(field.type, schema_hook=_name_type)
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return PluginOption(
+        field.encode_name,
+        _type_in_words(schema),
+        field.required,
+        msgspec.to_builtins(default, enc_hook=str),
+        schema.get("description", ""),
+    )
+
+
+def _name_type(kind: type) -> dict[str, str]:
+    """A type that JSON does not have, as a `Path`."""
+    return {"type": kind.__name__}
+
+
+def _type_in_words(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "|".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(sorted(_type_in_words(each) for each in schema["anyOf"]))
+    word = {"boolean": "true|false", "object": "table", "array": "list"}
+    text = word.get(schema.get("type", "object"), str(schema.get("type", "table")))
+    if "items" in schema:
+        text = f"list of {_type_in_words(schema['items'])}s"
+    limits = [
+        f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
+    ]
+    return " ".join([text, *limits])
 
 
 def make(

@@ -15,6 +15,7 @@ from typing import Any
 __all__ = [
     "ALGORITHM_VERSIONS",
     "APPLICATIONS",
+    "COMMANDS",
     "EPOCH_LENGTH",
     "ROLES",
     "called",
@@ -32,6 +33,9 @@ a new one, unless it is made with another length."""
 
 APPLICATIONS: Mapping[str, str] = MappingProxyType({"farm": "publisher"})
 """Applications of a farm: the old word → the new one."""
+
+COMMANDS: Mapping[str, str] = MappingProxyType({"transports": "plugins"})
+"""Commands: the old word → the new one."""
 
 ROLES: Mapping[str, str] = MappingProxyType({"poster": "writer"})
 """Roles of a user: the old word → the new one."""

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import click
 
+from garlicfarm import renamed
 from garlicfarm._version import __version__
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
@@ -26,7 +27,7 @@ COMMANDS = {
         "farm": "garlicfarm.cli.farm:farm",
         "node": "garlicfarm.cli.node:node",
         "config": "garlicfarm.cli.config:config",
-        "transports": "garlicfarm.cli.transports:transports",
+        "plugins": "garlicfarm.cli.plugins:plugins",
         "i2p": "garlicfarm.cli.i2p:i2p",
         "router": "garlicfarm.cli.router:router",
         "keys": "garlicfarm.cli.keys:keys",
@@ -47,7 +48,12 @@ COMMANDS = {
 }
 
 
-@click.group(cls=CommandGroup, sections=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    sections=COMMANDS,
+    renamed=renamed.COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="garlicfarm")
 def cli() -> None:
     """A cluster node for the Garlic Farm protocol: members agree by Raft on a Meta LeaseSet's publisher.

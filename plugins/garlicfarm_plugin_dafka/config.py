@@ -22,8 +22,16 @@ _MAX_PORT: Final = 65_535
 
 
 class _KeyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    key_file: str = ""
-    peers_file: str = ""
+    key_file: Annotated[
+        str,
+        msgspec.Meta(
+            description="File (mode 0600) with this node's secret CURVE key; needed beyond loopback."
+        ),
+    ] = ""
+    peers_file: Annotated[
+        str,
+        msgspec.Meta(description="File with the public keys of all nodes and towers; belongs to key_file."),
+    ] = ""
 
 
 class MeshConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,10 +48,23 @@ class MeshConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``high_water_mark``: how many messages are queued for each peer, in each direction.
     """
 
-    towers: tuple[str, ...] = ("tcp://127.0.0.1:5556",)
-    listen: str = "tcp://127.0.0.1:0"
-    advertise: str = ""
-    high_water_mark: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 10_000
+    towers: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Where to find the other nodes, each tcp://HOST:PORT?out=PORT&peer=NAME."),
+    ] = ("tcp://127.0.0.1:5556",)
+    listen: Annotated[
+        str,
+        msgspec.Meta(description="Where they subscribe to this one, tcp://HOST:PORT; port 0: any free one."),
+    ] = "tcp://127.0.0.1:0"
+    advertise: Annotated[
+        str, msgspec.Meta(description="Where they reach that, tcp://HOST:PORT, if not there.")
+    ] = ""
+    high_water_mark: Annotated[
+        int,
+        msgspec.Meta(
+            description="Messages that are queued for each peer, in each direction.", ge=1, le=10_000_000
+        ),
+    ] = 10_000
 
     def check(self, base_dir: Path) -> MeshPlan:
         """The configuration, parsed, with the files that it names (relative to ``base_dir``).

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
+import msgspec
 import trio
 
 from garlicfarm.errors import Compacted, ConfigError, FellBehind, LocalProtocolError
@@ -35,10 +36,12 @@ _BUSY_SHARE = 0.02
 
 
 class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[[farm.feed]]`` with ``plugin = "dafka"``. ``topic``: what consumers subscribe to; "": the farm's
-    name. The other keys: `MeshConfig`."""
+    """``[[farm.feed]]`` with ``plugin = "dafka"``."""
 
-    topic: str = ""
+    topic: Annotated[
+        str,
+        msgspec.Meta(description="What consumers subscribe to, 1 to 255 bytes. Without it: the farm's name."),
+    ] = ""
 
 
 class DafkaFeed(Feed):

@@ -39,10 +39,20 @@ class HooksConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     program's path relative to the configuration file, or a name to be found in PATH. ``on_start`` empty:
     ``on_retire`` takes its place."""
 
-    on_publish: Command
-    on_retire: Command
-    on_start: tuple[str, ...] = ()
-    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
+    on_publish: Annotated[
+        Command, msgspec.Meta(description="Command that publishes: a program and its arguments.")
+    ]
+    on_retire: Annotated[Command, msgspec.Meta(description="Command that stops publishing.")]
+    on_start: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="Command that stops what an earlier process published. Without it: on_retire."
+        ),
+    ] = ()
+    timeout_s: Annotated[
+        float,
+        msgspec.Meta(description="Seconds after which a command is killed and has failed.", ge=0.1, le=3600),
+    ] = 30.0
 
 
 class HooksPublisher(Publisher):

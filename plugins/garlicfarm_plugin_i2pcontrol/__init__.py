@@ -54,12 +54,33 @@ class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     router's SAM on loopback, to measure what others publish, through tunnels of ``hops`` hops.
     """
 
-    url: str = "https://127.0.0.1:7650"
-    password_file: str
-    pin: str = ""
-    router_info: str = ""
-    sam: str = ""
-    hops: Annotated[int, msgspec.Meta(ge=0, le=7)] = 3
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            description="The router's I2PControl: https://HOST:PORT, or http:// on loopback (Java I2P: http://127.0.0.1:7657/jsonrpc/)."
+        ),
+    ] = "https://127.0.0.1:7650"
+    password_file: Annotated[
+        str, msgspec.Meta(description="File (mode 0600) with its password on the first line.")
+    ]
+    pin: Annotated[
+        str,
+        msgspec.Meta(
+            description="Pin of the router's certificate, sha256-BASE64URL; needed beyond loopback."
+        ),
+    ] = ""
+    router_info: Annotated[
+        str, msgspec.Meta(description="The file router.info of i2pd's data directory, to report it.")
+    ] = ""
+    sam: Annotated[
+        str,
+        msgspec.Meta(
+            description="The router's SAM, HOST:PORT on loopback, to measure what other members publish."
+        ),
+    ] = ""
+    hops: Annotated[
+        int, msgspec.Meta(description="Hops of the tunnels of such a measurement.", ge=0, le=7)
+    ] = 3
 
 
 class I2PControlRouter(Router):

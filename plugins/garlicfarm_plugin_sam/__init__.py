@@ -62,16 +62,24 @@ _HINTS = {
 class SamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[farm.publisher]]`` with ``plugin = "sam"``.
 
-    ``address``: the router's SAM, on loopback. ``target``: the service, at the same host, since routers
-    forward to the address that SAM's client has. ``keys``: the file of the service's destination, a private
-    key or a bundle. ``hops`` and ``quantity`` of its tunnels, each way.
+    ``target`` has the host of ``address``, since routers forward to the address that SAM's client has.
     """
 
-    address: str = "127.0.0.1:7656"
-    target: str = "127.0.0.1:8080"
-    keys: str
-    hops: Annotated[int, msgspec.Meta(ge=0, le=7)] = 3
-    quantity: Annotated[int, msgspec.Meta(ge=1, le=16)] = 3
+    address: Annotated[str, msgspec.Meta(description="The router's SAM, HOST:PORT on loopback.")] = (
+        "127.0.0.1:7656"
+    )
+    target: Annotated[
+        str,
+        msgspec.Meta(description="The service that gets the streams: HOST:PORT, with the host of address."),
+    ] = "127.0.0.1:8080"
+    keys: Annotated[
+        str,
+        msgspec.Meta(
+            description="File (mode 0600) of the service's destination: a private key or this node's bundle."
+        ),
+    ]
+    hops: Annotated[int, msgspec.Meta(description="Length of its tunnels.", ge=0, le=7)] = 3
+    quantity: Annotated[int, msgspec.Meta(description="Tunnels in each direction.", ge=1, le=16)] = 3
 
 
 class _Service:

@@ -13,6 +13,7 @@ import time
 from base64 import b64decode, b64encode
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
 import trio
@@ -41,8 +42,11 @@ class SimulatedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """``[farm.router]`` with ``plugin = "simulated"``. ``destination`` (I2P base64) is the leaf that the
     router serves; empty: the one from `simulated_destination`."""
 
-    seed: int = 0
-    destination: str = ""
+    seed: Annotated[int, msgspec.Meta(description="Determines all figures.")] = 0
+    destination: Annotated[
+        str,
+        msgspec.Meta(description="The leaf that the router serves (I2P base64). Without it: from the seed."),
+    ] = ""
 
 
 class SimulatedRouter(Router):

@@ -72,6 +72,7 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.Captu
     ("arguments", "expected"),
     [
         (["nonsense"], "No such command 'nonsense'"),
+        (["transports"], '"transports" is called "plugins" since version 0.2'),
         (["--nonsense"], "No such option"),
         (["node", "nonsense"], "No such command 'nonsense'"),
         (["node", "init", "--id", "0"], "Invalid value for '--id'"),
@@ -86,7 +87,7 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.Captu
             "each id once",
         ),
         (["farm", "create", "--out", "x", "--member", "1=nowhere"], "nowhere"),
-        (["transports", "-o", "yaml"], "Invalid value for '-o'"),
+        (["plugins", "-o", "yaml"], "Invalid value for '-o'"),
         (["status", "--timeout", "0"], "Invalid value for '--timeout': 0.0 is not in the range x>0."),
         (["status", "--timeout", "nan"], "Invalid value for '--timeout': nan is not a number above 0."),
         (["status", "--timeout", "inf"], "Invalid value for '--timeout': inf is not a number above 0."),
@@ -198,7 +199,7 @@ def test_closed_stdout_ends_without_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     result = subprocess.run(
-        [sys.executable, "-m", "garlicfarm", "transports"],
+        [sys.executable, "-m", "garlicfarm", "plugins"],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -238,7 +239,7 @@ def test_hash_that_is_none_is_told_what_one_is(name: str, capsys: pytest.Capture
 
 
 def test_full_stdout_ends_with_a_sentence() -> None:
-    command = [sys.executable, "-m", "garlicfarm", "transports"]
+    command = [sys.executable, "-m", "garlicfarm", "plugins"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 1
@@ -250,7 +251,7 @@ def test_full_stdout_ends_with_a_sentence() -> None:
     [
         ("<&-", ["user", "add", "ada", "--config", "absent.toml"], 2),
         ("<&-", ["log", "post", "--config", "absent.toml"], 2),
-        (">&-", ["transports"], 0),
+        (">&-", ["plugins"], 0),
         ("2>&-", ["nonsense"], 2),
     ],
 )
@@ -274,21 +275,3 @@ def test_print_rows_forms(capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
     print_rows("json", "garlicfarm.x/1", rows)
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.x/1", "rows": rows}
-
-
-def test_transports_lists_name_distribution_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transports", "-o", "json"]) == 0
-    body = json.loads(capsys.readouterr().out)
-    assert body["schema"] == "garlicfarm.transports/1"
-    (ssl,) = [row for row in body["rows"] if row["name"] == "ssl"]
-    assert ssl["distribution"] == "garlicfarm"
-    assert set(ssl) == {"name", "distribution", "version"}
-
-
-def test_transports_loads_no_plugin() -> None:
-    program = (
-        "import sys\nfrom garlicfarm.cli import run\nassert run(['transports']) == 0\n"
-        "print([name for name in ('trio', 'httpx', 'garlicfarm_transport_ssl') if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines()[-1] == "[]"

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import h11
 import msgspec
@@ -65,11 +65,17 @@ _PAGES: tuple[tuple[str, tuple[type[TransportError], str, str]], ...] = (
 
 
 class I2PConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The table ``[transport.i2p]``. ``credentials_file``: one line ``user:password``, if the proxy
-    requires a login (Digest)."""
+    """The table ``[transport.i2p]``."""
 
-    proxy: str = "http://127.0.0.1:4444"
-    credentials_file: str = ""
+    proxy: Annotated[
+        str, msgspec.Meta(description="The router's HTTP proxy, http://HOST:PORT on loopback.")
+    ] = "http://127.0.0.1:4444"
+    credentials_file: Annotated[
+        str,
+        msgspec.Meta(
+            description="File (mode 0600) with one line user:password, if the proxy requires a login."
+        ),
+    ] = ""
 
 
 class I2PTransport(Transport):

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import msgspec
 import trio
@@ -35,12 +35,26 @@ _logger = logging.getLogger("garlicfarm.transport.ssl")
 
 
 class SslConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The table ``[transport.ssl]``. Without ``certificate`` the transport only dials."""
+    """The table ``[transport.ssl]``."""
 
-    certificate: str = ""
-    private_key: str = ""
-    ca: str = ""
-    require_client_certificate: bool = False
+    certificate: Annotated[
+        str,
+        msgspec.Meta(
+            description="File with the node's certificate (PEM). Without it the node can dial but not listen."
+        ),
+    ] = ""
+    private_key: Annotated[
+        str, msgspec.Meta(description="File with the key of the certificate (PEM, not encrypted, mode 0600).")
+    ] = ""
+    ca: Annotated[
+        str,
+        msgspec.Meta(
+            description="File with authorities for certificates. Without it: the pin in each endpoint."
+        ),
+    ] = ""
+    require_client_certificate: Annotated[
+        bool, msgspec.Meta(description="Peers that connect must present a certificate from ca.")
+    ] = False
 
 
 class SslTransport(Transport):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import msgspec
 import trio
@@ -35,9 +35,14 @@ UPSTREAM_DOWN = (502, 503, 504)
 
 
 class WssConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The table ``[transport.wss]``. ``ca``: authorities for endpoints without a pin; "": the system's."""
+    """The table ``[transport.wss]``."""
 
-    ca: str = ""
+    ca: Annotated[
+        str,
+        msgspec.Meta(
+            description="File with the authorities for endpoints without a pin. Without it: the system's."
+        ),
+    ] = ""
 
 
 class WssTransport(Transport):

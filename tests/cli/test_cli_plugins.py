@@ -1,0 +1,95 @@
+"""`garlicfarm plugins`: each installed plugin, with the options that its configuration declares."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from garlicfarm.cli import run
+from garlicfarm.plugins import CONTRACTS, FEEDS, PluginOption, list_plugins, options_of
+
+
+class Plugin:
+    class Config(msgspec.Struct, kw_only=True):
+        host: Annotated[str, msgspec.Meta(description="Where it is.")]
+        mode: Literal["slow", "fast"] = "fast"
+        hops: Annotated[int, msgspec.Meta(ge=0, le=7)] = 3
+        names: tuple[str, ...] = ("a",)
+        home: Path = Path("/home")
+        file: Path | None = None
+
+
+def test_options_are_those_of_the_plugins_config() -> None:
+    assert options_of(Plugin) == (
+        PluginOption("host", "string", True, None, "Where it is."),
+        PluginOption("mode", "fast|slow", False, "fast", ""),
+        PluginOption("hops", "integer from 0 to 7", False, 3, ""),
+        PluginOption("names", "list of strings", False, ("a",), ""),
+        PluginOption("home", "Path", False, "/home", ""),
+        PluginOption("file", "Path or null", False, None, ""),
+    )
+
+
+def test_json_has_every_plugin_and_a_meaning_for_each_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["plugins", "-o", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "garlicfarm.plugins/1"
+    assert [(row["kind"], row["name"]) for row in body["rows"]] == [
+        (kind, plugin.name) for kind, (group, _) in CONTRACTS.items() for plugin in list_plugins(group)
+    ]
+    for row in body["rows"]:
+        assert set(row) == {"kind", "name", "distribution", "version", "options", "problem"}
+        assert (row["distribution"], row["problem"]) == ("garlicfarm", None)
+        for option in row["options"]:
+            assert set(option) == {"name", "type", "required", "default", "meaning"}
+            assert option["meaning"].endswith("."), f"{row['name']}: {option['name']}"
+    (hops,) = [
+        option
+        for row in body["rows"]
+        if row["name"] == "i2pcontrol"
+        for option in row["options"]
+        if option["name"] == "hops"
+    ]
+    assert (hops["type"], hops["default"], hops["required"]) == ("integer from 0 to 7", 3, False)
+
+
+def test_jsonl_has_a_line_for_each_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plugins", "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == sum(len(list_plugins(group)) for group, _ in CONTRACTS.values())
+
+
+def test_table_shows_where_each_plugin_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plugins"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "[transport.ssl]  (garlicfarm ",
+        '[farm.router] plugin = "i2pcontrol"  (garlicfarm ',
+        '[[farm.publisher]] plugin = "hooks"  (garlicfarm ',
+        '[[farm.feed]] plugin = "dafka"  (garlicfarm ',
+    ):
+        assert out.startswith(line) or f"\n{line}" in out
+    assert "  password_file  string " in out
+    assert "[required]" in out
+    assert "no options" in out
+
+
+def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = EntryPoint("absent", "no_such_module:Feed", FEEDS)
+    installed = {FEEDS: (absent,)}
+    monkeypatch.setattr("garlicfarm.plugins.entry_points", lambda group, name=None: installed.get(group, ()))
+    assert run(["plugins", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["name"], row["options"]) == ("absent", [])
+    assert "no_such_module" in row["problem"]
+    assert run(["plugins"]) == 0
+    assert "No module named 'no_such_module'" in " ".join(capsys.readouterr().out.split())
