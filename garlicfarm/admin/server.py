@@ -30,11 +30,12 @@ from urllib.parse import urlsplit
 
 import trio
 
+from garlicfarm import descriptors
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.admission import Admission
-from garlicfarm.net.tcp import server_tls
+from garlicfarm.net.tcp import serve_listeners, server_tls
 from garlicfarm.transport import Peer, Place, network_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 await accepting.start(
                     partial(
-                        trio.serve_listeners,
+                        serve_listeners,
                         connections.handle,
                         listeners,
                         handler_nursery=open_connections,
@@ -141,7 +142,9 @@ class _Connections:
         self._tls = tls
         self._http: HttpServer | None = None
         self._making = trio.Lock()
-        self._admission = Admission(per_address=PER_ADDRESS, total=MAX_CONNECTIONS, named=lambda: _LOOPBACK)
+        self._admission = Admission(
+            per_address=PER_ADDRESS, total=descriptors.share(MAX_CONNECTIONS), named=lambda: _LOOPBACK
+        )
         self._open: set[_Connection] = set()
         self._of_user: dict[str, deque[_Connection]] = {}
         self._events = EventLogger(logger, clock=trio.current_time)

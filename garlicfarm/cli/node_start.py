@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -40,14 +39,12 @@ def start(options: Options) -> None:
     with _noted() as early:
         import trio
 
-        from garlicfarm import logs
+        from garlicfarm import descriptors, logs
         from garlicfarm.config import find_config, load
 
         path = find_config(options.config, os.environ, Path.cwd())
         config = load(path, os.environ)
-        # A thousand, the usual soft limit, is fewer than strangers may open beside the members' connections.
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        descriptors.raise_limit()
         with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
             trio.run(_main, config, early)
 

@@ -23,8 +23,10 @@ import trio
 
 from garlicfarm.transport import Peer, Place, Stage, network_of
 
-__all__ = ["Admission", "HeldPlace"]
+__all__ = ["PER_ADDRESS", "PLACES", "Admission", "HeldPlace"]
 
+PLACES = 512
+PER_ADDRESS = 64
 KNOWN_FOR_S = 3600.0
 BURST = 128  # handshakes of an address after a pause: 16 members that reconnect at once need two each
 PER_SECOND = 16.0
@@ -46,8 +48,8 @@ class Admission:
     def __init__(
         self,
         *,
-        per_address: int = 64,
-        total: int = 512,
+        per_address: int = PER_ADDRESS,
+        total: int = PLACES,
         named: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self._per_address = per_address

@@ -1,21 +1,28 @@
-"""A TCP listener for transports without TLS of their own, and the server side of TLS."""
+"""Accepting connections; a listener for transports without TLS of their own; the server side of TLS."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 import trio
 
+from garlicfarm import descriptors
 from garlicfarm.errors import TransportError
+from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["check_loopback", "serve_tcp", "server_tls"]
+__all__ = ["check_loopback", "serve_listeners", "serve_tcp", "server_tls"]
 
 CLOSE_TIMEOUT_S = 2.0
+PAUSE_S = 0.1
+_OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+_log = EventLogger(logging.getLogger("garlicfarm.net"))
 
 _S = TypeVar("_S", bound=trio.abc.Stream)
 
@@ -78,8 +85,56 @@ async def serve_tcp(
             await handler(stream, replace(peer, place=place))
             await _end(stream)
 
-    # Closes each stream when its task ends, and survives accept() running out of descriptors.
-    await trio.serve_listeners(connection, [first])
+    await serve_listeners(connection, [first])
+
+
+async def serve_listeners(
+    handler: Callable[[trio.SocketStream], Awaitable[None]],
+    listeners: Sequence[trio.SocketListener],
+    *,
+    handler_nursery: trio.Nursery | None = None,
+    task_status: trio.TaskStatus[Sequence[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """`trio.serve_listeners`, except that incoming connections leave descriptors for everything else
+    (`garlicfarm.descriptors`). While there are too few, it accepts ten connections a second, and closes them.
+
+    ``handler(stream)`` must not raise; the stream is closed when it returns.
+    """
+    async with trio.open_nursery() as nursery:
+        for listener in listeners:
+            nursery.start_soon(_accept, listener, handler, handler_nursery or nursery)
+        task_status.started(listeners)
+    raise AssertionError("unreachable: accepting only ends by an error")
+
+
+async def _accept(
+    listener: trio.SocketListener,
+    handler: Callable[[trio.SocketStream], Awaitable[None]],
+    nursery: trio.Nursery,
+) -> NoReturn:
+    async def serve(stream: trio.SocketStream) -> None:
+        try:
+            await handler(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async with listener:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in _OVERLOADED:
+                    raise
+                cause = error.strerror
+            else:
+                if stream.socket.fileno() < descriptors.ceiling():
+                    nursery.start_soon(serve, stream)
+                    continue
+                stream.socket.close()
+                cause = "the descriptors that are left are for files"
+            host, port = listener.socket.getsockname()[:2]
+            _log.warning("listener-pauses", listener=f"{host}:{port}", cause=cause, limit=descriptors.limit())
+            await trio.sleep(PAUSE_S)
 
 
 async def _end(stream: trio.SocketStream) -> None:

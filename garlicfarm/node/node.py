@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from garlicfarm import descriptors
 from garlicfarm._version import __version__
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
@@ -81,9 +82,15 @@ async def serve(
     Cancelled: ends at once; acknowledged entries are durable all the same.
     """
     check_applications(config.farm, applications)
+    limit, required = descriptors.limit(), descriptors.required(len(config.farm))
+    if limit < required:
+        raise ConfigError(
+            [f"this process may open {limit} files, and the node needs {required}: {descriptors.RAISE}"]
+        )
     if shutdown is None:
         shutdown = trio.Event()
     with ExitStack() as stack:
+        stack.enter_context(descriptors.reserve())
         directory = stack.enter_context(DataDirectory.open(config.node.data_dir))
         if directory.node_id != config.node.id:
             owner = f"{config.node.data_dir} belongs to node {directory.node_id}"
@@ -172,6 +179,11 @@ class Node:
 
     async def run(self, shutdown: trio.Event, task_status: trio.TaskStatus[Node]) -> None:
         """See `serve`."""
+        wanted = descriptors.wanted(len(self._farms))
+        if descriptors.limit() < wanted:
+            self._log.warning(
+                "few-descriptors", limit=descriptors.limit(), wanted=wanted, hint=descriptors.RAISE
+            )
         ending = trio.Event()
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as admin:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 
+from garlicfarm import descriptors
 from garlicfarm.config import Config
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.admission import Admission
+from garlicfarm.net.admission import PER_ADDRESS, PLACES, Admission
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Peer, Transport
 
@@ -38,7 +39,8 @@ class Transports:
         log: EventLogger,
         named: Callable[[], Container[str]],
     ) -> None:
-        self.admission = Admission(named=named)
+        total = descriptors.share(PLACES, len(config.farm))
+        self.admission = Admission(total=total, per_address=min(PER_ADDRESS, total // 2), named=named)
         self._config = config
         self._metrics = metrics
         self._log = log

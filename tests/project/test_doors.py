@@ -79,8 +79,8 @@ DOORS: dict[str, set[str]] = {
     },
 }
 GROUND = {
-    *("_version", "durable_files", "errors", "extensions", "logs", "metrics", "names", "refusals"),
-    "renamed",
+    *("_version", "descriptors", "durable_files", "errors", "extensions", "logs", "metrics", "names"),
+    *("refusals", "renamed"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
@@ -97,6 +97,7 @@ ROOMS: dict[str, set[str]] = {
     "client": {"config", "credentials", "feed", "http", "net", "raft", "transport", "wire"},
     "config": {"i2p", "transport"},
     "credentials": {"config", "http", "i2p", "transport"},
+    "descriptors": set(),
     "durable_files": set(),
     "feed": {"raft", "wire"},
     "lab": {"client", "credentials", "i2p", "setup"},

@@ -22,6 +22,7 @@ import trio
 
 from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, NotListening, TransportError, UnreachableError, first_error
+from garlicfarm.net.tcp import serve_listeners
 from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
@@ -188,8 +189,7 @@ class SslTransport(Transport):
                     await handler(stream, replace(peer, certificate_sha256=digest, place=place))
                     await _close(stream)
 
-        # It closes each socket when its task ends, and survives accept() running out of descriptors.
-        await trio.serve_listeners(connection, listeners)
+        await serve_listeners(connection, listeners)
 
     async def _accept(self, tcp: trio.SocketStream, peer: Peer, place: Place) -> TlsStream | None:
         """The TLS handshake of one incoming connection; ``None`` if it failed."""
