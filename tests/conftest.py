@@ -67,6 +67,10 @@ def _ipv6() -> str | None:
     return None
 
 
+def _root() -> str | None:
+    return None if os.geteuid() == 0 else "this is not root, who alone can give files to other users"
+
+
 def _cdafka() -> str | None:
     directory = os.environ.get("DAFKA_C")
     if not directory:
@@ -86,6 +90,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "netns": cache(partial(_program, *NAMESPACE, "true")),
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
+    "root": _root,
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
     "systemd": cache(partial(_program, "systemd-analyze", "--version")),
     "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),

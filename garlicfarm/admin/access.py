@@ -64,7 +64,8 @@ class Authenticator:
                 503,
                 "users-unusable",
                 "the users file of this node cannot be read, so no user can log in",
-                "Run `garlicfarm user list` on the node's machine: it says what is wrong with the file.",
+                "The node's log says what is wrong with the file. So does `garlicfarm user list` on its "
+                "machine, run as the node's user.",
             ) from error
         if answer is None:
             raise Problem(

@@ -86,7 +86,7 @@ def export_(options: Options) -> None:
 def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
     """Make the configuration of one node from TEMPLATE (- is stdin), and check it. Overwrites no file."""
     from garlicfarm.config.template import fill
-    from garlicfarm.durable_files import replace_file
+    from garlicfarm.durable_files import write_new_file
     from garlicfarm.errors import ConfigError
 
     pairs = []
@@ -104,15 +104,10 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
         click.echo(filled, nl=False)
         return
     try:
-        out.touch(0o644, exist_ok=False)
+        write_new_file(out, filled.encode(), 0o644)
     except FileExistsError as error:
         raise ConfigError([f"{out} exists already; nothing was overwritten"]) from error
     except OSError as error:
-        raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
-    try:
-        replace_file(out, [filled.encode()], out.stat().st_mode & 0o777)
-    except OSError as error:
-        out.unlink()
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
 
 

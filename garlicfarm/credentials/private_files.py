@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from garlicfarm.durable_files import write_new_file
+from garlicfarm.durable_files import owner_of, write_new_file
 from garlicfarm.errors import ConfigError
 
 __all__ = ["read_private_bytes", "read_private_file", "write_private_file"]
@@ -36,8 +36,21 @@ def read_private_bytes(path: Path) -> bytes:
             if mode & 0o077:
                 raise ConfigError([f"{path} holds secrets, but its mode is {mode:04o}: chmod 600 {path}"])
             return file.read()
+    except PermissionError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}{_whose(path)}"]) from error
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
+
+
+def _whose(path: Path) -> str:
+    """Why a file cannot be read that is another user's, and what to do; "" where that cannot be told."""
+    try:
+        us = path.parent.stat().st_uid
+        if path.stat().st_uid == us:
+            return ""
+        return f"; it belongs to the user {owner_of(path)}: as root, chown {us} {path}"
+    except OSError:
+        return ""
 
 
 def write_private_file(path: Path, data: bytes) -> None:

@@ -25,6 +25,7 @@ from garlicfarm.credentials.roles import ROLES, Role, includes
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
+from garlicfarm.logs import EventLogger
 
 __all__ = ["LOCAL_USER", "Login", "User", "UserStore", "is_name"]
 
@@ -51,12 +52,14 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class UserStore:
     """The users in one file. A missing file holds no users.
 
-    :raises ConfigError: the file is damaged, or others can read it. Every method raises it if the file
-    becomes so later. Until it is repaired, all logins are refused and nothing is overwritten.
+    :param log: told when the file is not usable, for a node.
+    :raises ConfigError: the file is damaged, cannot be read, or others can read it. Every method raises it if
+    the file becomes so later. Until it is repaired, all logins are refused and nothing is overwritten.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: EventLogger | None = None) -> None:
         self._path = path
+        self._log = log
         self._identity: tuple[int, int, int] | None = None
         self._users: dict[str, User] = {}
         self._refresh()
@@ -125,6 +128,14 @@ class UserStore:
         self._change(forget)
 
     def _refresh(self) -> None:
+        try:
+            self._read()
+        except ConfigError as error:
+            if self._log is not None:
+                self._log.error("users-unusable", cause=str(error))
+            raise
+
+    def _read(self) -> None:
         try:
             found = self._path.stat()
         except FileNotFoundError:

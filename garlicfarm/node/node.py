@@ -113,13 +113,13 @@ class Node:
         self.node_id = config.node.id
         self.version = __version__
         self.started_monotonic = trio.current_time()
-        self.users = UserStore(config.node.data_dir / "users")
         self.metrics = NodeMetrics()
         self.admin_url = ""
         self.addresses: list[Endpoint] = []
         self._is_over = trio.Event()  # it was removed from its last farm
         self._removed: Removed | None = None
         self._log = EventLogger(logging.getLogger("garlicfarm.node"), node=self.node_id)
+        self.users = UserStore(config.node.data_dir / "users", self._log)
         self._configurations: list[Configuration] = []
         self._named: frozenset[str] = frozenset()
         self._transports = Transports(config, self.metrics, self._log, self._named_networks)

@@ -33,7 +33,7 @@ from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import LOCAL_USER, UserStore
-from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
+from garlicfarm.durable_files import fsync_path, give_to_owner, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.entries import encode_admin
@@ -385,6 +385,7 @@ def _staging(target: Path) -> Iterator[Path]:
         for child in sorted(staging.iterdir()):
             if (target / child.name).exists():
                 raise ConfigError([f"{target / child.name} exists already; nothing was overwritten"])
+            give_to_owner(child, target)
             moved.append(child.rename(target / child.name))
         staging.rmdir()
         fsync_path(target)

@@ -21,8 +21,9 @@ from zlib import crc32
 
 import msgspec
 
-from garlicfarm.durable_files import fsync_path, replace_file
+from garlicfarm.durable_files import fsync_path, owner_of, replace_file
 from garlicfarm.errors import (
+    ConfigError,
     LocalProtocolError,
     StorageDamaged,
     StorageError,
@@ -93,8 +94,9 @@ class DataDirectory:
     def open(cls, path: Path) -> Iterator[DataDirectory]:
         """Lock a data directory; the lock is released at the end, or by the kernel when the process dies.
 
-        Raises `StorageMissing`, `StorageInUse`, `StorageVersion`, `StorageDamaged` (node.json), and
-        `StorageError` (the operating system refuses). Only the lock file is changed.
+        Raises `StorageMissing`, `StorageInUse`, `StorageVersion`, `StorageDamaged` (node.json),
+        `StorageError` (the operating system refuses), and `ConfigError` (this is root, and the directory
+        belongs to another user). Only the lock file is changed.
         """
         try:
             data = (path / "node.json").read_bytes()
@@ -105,6 +107,7 @@ class DataDirectory:
         except OSError as error:
             raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
         node = _decode_node(data, path / "node.json")
+        _check_owner(path)
         with _locked(path / "lock"):
             yield cls(path, node.id)
 
@@ -114,6 +117,17 @@ class DataDirectory:
         if not is_farm_name(name):
             raise LocalProtocolError(f"{name!r} is not a farm's name: {FARM_NAME_RULE}")
         return self.path / "farms" / name
+
+
+def _check_owner(path: Path) -> None:
+    if os.geteuid() == 0 and path.stat().st_uid != 0:
+        user = owner_of(path)
+        raise ConfigError(
+            [
+                f"{path} belongs to the user {user}, who could not read what root leaves there; run this as "
+                f"that user: sudo -u '{user}' garlicfarm …"
+            ]
+        )
 
 
 def _decode_node(data: bytes, where: Path) -> _Node:

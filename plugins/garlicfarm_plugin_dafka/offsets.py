@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from garlicfarm.durable_files import make_private_directory, replace_file
+from garlicfarm.durable_files import give_to_owner, make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
 
@@ -89,6 +89,7 @@ def _lock(path: Path) -> int:
     try:
         make_private_directory(path.parent)
         descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        give_to_owner(lock, lock.parent)
     except OSError as error:
         raise StorageError(f"{lock}: {error.strerror}") from error
     try:

@@ -283,7 +283,8 @@ class FakeNode:
         self.certificate = data_dir / "tls" / "node.crt"
         self.private_key = data_dir / "tls" / "node.key"
         self.pin = make_certificate(self.certificate, self.private_key, "127.0.0.1")
-        self.users = UserStore(data_dir / "users")
+        log = EventLogger(logging.getLogger("garlicfarm.node"), node=1)
+        self.users = UserStore(data_dir / "users", log)
         for name, (role, password) in PASSWORDS.items():
             self.users.add(name, role, password)  # type: ignore[arg-type]
         self.users.add("local", "admin", LOCAL_PASSWORD)

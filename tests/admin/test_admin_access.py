@@ -108,7 +108,9 @@ async def test_user_removed_while_logged_in_is_out_at_the_next_request(
             await client.node()
 
 
-async def test_users_file_that_others_can_read_lets_nobody_in(node: FakeNode, url: str) -> None:
+async def test_users_file_that_others_can_read_lets_nobody_in_and_is_logged(
+    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (node.data_dir / "users").chmod(0o644)
     (node.data_dir / "users").write_text("{}")
     tls = client_tls(pin=node.pin, ca=None)
@@ -118,6 +120,11 @@ async def test_users_file_that_others_can_read_lets_nobody_in(node: FakeNode, ur
         assert response.status_code == 503
         assert response.json()["type"] == "garlicfarm:users-unusable"
         assert str(node.data_dir) not in response.text
+    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
+    (cause,) = {told["cause"] for told in fields if told.get("event") == "users-unusable"}
+    assert (
+        cause == f"{node.data_dir}/users holds secrets, but its mode is 0644: chmod 600 {node.data_dir}/users"
+    )
 
 
 @pytest.mark.parametrize(
