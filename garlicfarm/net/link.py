@@ -118,12 +118,12 @@ class Link:
         self._failures = 0
         self._refusal: AuthError | None = None  # the last one, since it was let in
         self._heard = float("-inf")  # when the last answer came
-        self._one_by_one = False
         self._send_now: Callable[[bytes], bool] | None = None
         self._is_sending = False
         self._unsent = b""
         self.connected = False
-        self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
+        self.has_handshake = True  # the connection, or the last one
+        self.extensions: frozenset[str] = frozenset()  # in force on it
         self.rtt_s: float | None = None
         self.handshake: tuple[float, bool] | None = None
         """How long the last attempt to connect and log in took, in seconds, and whether it succeeded; None
@@ -249,7 +249,7 @@ class Link:
         stream = established.stream
         self.connected = True
         self.extensions = established.extensions
-        self._one_by_one = not established.user
+        self.has_handshake = bool(established.user)
         self._on_change(None)
         try:
             async with trio.open_nursery() as nursery:
@@ -278,7 +278,7 @@ class Link:
         """The bytes of what is to be sent now. From here on it waits for its answers."""
         now = trio.current_time()
         data = []
-        while self._queue and not (self._one_by_one and self._outstanding):
+        while self._queue and (self.has_handshake or not self._outstanding):
             tag, request = self._queue.popleft()
             if EXTENSION_OF.get(request.type) not in (None, *self.extensions):
                 self._on_failure(tag, False)
@@ -411,6 +411,11 @@ class RpcClient:
     def connected(self) -> bool:
         """Whether the connection is up."""
         return self._link.connected
+
+    @property
+    def has_handshake(self) -> bool:
+        """Whether the connection, or the last one, had a handshake."""
+        return self._link.has_handshake
 
     async def run(self) -> NoReturn:
         """Keep the connection up until cancelled."""

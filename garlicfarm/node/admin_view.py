@@ -162,7 +162,7 @@ class FarmAdminView(CommittedEntries):
 
     def status(self) -> dict[str, Any]:
         core = self._core.raw.status()
-        reachable = sum(self._is_reachable(s.id) for s in core.configuration.servers)
+        reachable = sum(self._keeps_up(s.id) for s in core.configuration.servers)
         majority = len(core.configuration.servers) // 2 + 1
         more = self._application.status()
         body = {
@@ -208,6 +208,9 @@ class FarmAdminView(CommittedEntries):
             return age_s is not None and age_s <= self._core.raft.election_timeout_max_s
         return not self._application.member_report(member).is_silent
 
+    def _keeps_up(self, member: int) -> bool:
+        return self._is_reachable(member) and self._replica.troubles.of(member) is None
+
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
         peers, core = self._replica.peers, self._core.raw.status()
         report = self._application.member_report(member)
@@ -215,6 +218,7 @@ class FarmAdminView(CommittedEntries):
         us = member == self.node_id
         hangs_s = self.disk_hangs_s
         own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
+        trouble = self._replica.troubles.of(member)
         age = 0.0 if us else peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)
@@ -241,7 +245,8 @@ class FarmAdminView(CommittedEntries):
             "publisher": member == publisher,
             "version": report.version,
             "age_s": report.age_s,
-            "error": own_error if us else peers.error(member),
+            "trouble": trouble,
+            "error": trouble or (own_error if us else peers.error(member)),
         }
 
     # ------------------------------------------------------------------ metrics

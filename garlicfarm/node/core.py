@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,7 @@ class Core:
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
         config = _raft_config(raft, node_id, self.answer_timeout_s)
         self.raw = RawNode(config, store, random.SystemRandom().randint)
+        self._limit_terms()
         self.role = Role.FOLLOWER
         self.leader_id = 0
         """Id of the leader, 0 if none is known."""
@@ -96,9 +98,14 @@ class Core:
         """Call everything in the inbox; only in a turn."""
         if self._awake.is_set():
             self._awake = trio.Event()
+        if self._inbox:
+            self._limit_terms()
         while self._inbox:
             function, arguments = self._inbox.popleft()
             function(*arguments)
+
+    def _limit_terms(self) -> None:
+        self.raw.limit_terms(time.time_ns() // 1_000_000)
 
     # ------------------------------------------------------------------ state
 

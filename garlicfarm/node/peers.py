@@ -252,6 +252,11 @@ class Peers:
         peer = self._peers.get(member)
         return peer.link.extensions if peer else frozenset()
 
+    def has_handshake(self, member: int) -> bool:
+        """Whether the last connection for client requests had a handshake. A JRaft server's has none."""
+        peer = self._peers.get(member)
+        return peer is not None and peer.rpc_client.has_handshake
+
     async def call(self, member: int, request: Request) -> Response | None:
         """Send a client's request on the member's other connection; None if it is not a peer.
         Errors as `garlicfarm.net.link.RpcClient.call`."""

@@ -12,6 +12,7 @@ from garlicfarm.application import Application, Origin
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import (
     AuthError,
+    Compacted,
     EntryRefused,
     NoQuorum,
     OutcomeUnknown,
@@ -23,14 +24,15 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import Core
 from garlicfarm.node.disk import Disk
 from garlicfarm.node.peers import Peers
-from garlicfarm.raft import LogPosition
+from garlicfarm.raft import LogPosition, Storage
 from garlicfarm.refusals import Refusal
-from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 __all__ = ["Proposal", "Proposals", "origin_now"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
+PAGE_BYTES = 1 << 20
 
 
 def origin_now(member: int, user: str = "") -> Origin:
@@ -56,11 +58,18 @@ class Proposals:
     """The proposals of this member, made here or through the leader."""
 
     def __init__(
-        self, core: Core, peers: Peers, disk: Disk, application: Application, metrics: FarmMetrics
+        self,
+        core: Core,
+        peers: Peers,
+        disk: Disk,
+        store: Storage,
+        application: Application,
+        metrics: FarmMetrics,
     ) -> None:
         self._core = core
         self._peers = peers
         self._disk = disk
+        self._store = store
         self._application = application
         self._metrics = metrics
         self._proposals: dict[int, Proposal] = {}
@@ -177,7 +186,7 @@ class Proposals:
         node_id = self._core.node_id
         values = tuple([LogEntry(0, ValueType.APPLICATION, entry) for entry in entries])
         request = Request(MessageType.CLIENT_REQUEST, node_id, leader, entries=values)
-        scope = trio.CancelScope()
+        scope, since = trio.CancelScope(), self._core.applied_index
         self._forwarded[scope] = leader
         try:
             with scope:
@@ -190,6 +199,10 @@ class Proposals:
             raise OutcomeUnknown(f"member {leader} did not answer, and leads no more")
         if response is None:
             return None
+        if response.accepted and not self._peers.has_handshake(leader):
+            return await self._applied_from_jraft(entries, since, response)
+        if response.accepted and response.next_index <= len(entries):
+            raise OutcomeUnknown(f"member {leader} names an index that no entry of ours can have")
         if response.accepted:
             return response.next_index - 1, response.term
         if response.destination == leader and response.next_index:
@@ -198,3 +211,36 @@ class Proposals:
                 raise EntryRefused("", f"the leader refuses what this member ({node_id}) lets pass")
             raise ProposalDropped(reason)
         return None
+
+    async def _applied_from_jraft(
+        self, entries: Sequence[bytes], since: int, response: Response
+    ) -> tuple[int, int]:
+        """(index, term) of the last of the entries once it is applied here. A JRaft leader answers when it
+        has appended them, and later leaders may delete them. Its answer names the end of its log, where other
+        clients' entries may lie behind ours. If the entry there is committed in the same term, so is all that
+        was before it in that leader's log (Raft §5.3). ``since``: what was applied when they were posted.
+
+        Raises `OutcomeUnknown`: another entry is there, or they cannot be found.
+        """
+        last = response.next_index - 1
+        await self._core.wait_applied(last - 1)
+        try:
+            if last > since and self._store.term(last) == response.term:
+                index = self._find(entries, since + 1, last)
+                if index:
+                    return index, response.term
+        except Compacted:
+            pass
+        raise OutcomeUnknown("a JRaft leader took the entries, and another leader may have deleted them")
+
+    def _find(self, entries: Sequence[bytes], first: int, last: int) -> int:
+        """The index of the last of these entries, which lie one behind the other, at ``last`` or as near to
+        it as possible; 0: they are not there."""
+        found, run = 0, 0
+        while first <= last:
+            for entry in self._store.entries(first, last + 1, PAGE_BYTES):
+                run = run + 1 if entry.value == entries[run] else int(entry.value == entries[0])
+                if run == len(entries):
+                    found, run = entry.index, 0
+                first = entry.index + 1
+        return found

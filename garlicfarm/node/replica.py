@@ -23,9 +23,10 @@ from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.requests import IncomingRequests
 from garlicfarm.node.store import MakeWriter, Store
+from garlicfarm.node.troubles import Troubles
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta
-from garlicfarm.wire.messages import ClusterServer, Configuration, Response
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 
 __all__ = ["Replica"]
 
@@ -60,11 +61,12 @@ class Replica:
         )
         backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
         self.peers = Peers(host.node_id, host.dial, timings, backoff, events=self)
-        self.proposals = Proposals(core, self.peers, self.disk, application, metrics)
+        self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics)
         self.reads = ReadIndexRequests(core, self.disk)
         self.membership = Membership(core, self.peers, self.proposals, host.dial, log)
+        self.troubles = Troubles(core, metrics, log)
         self.requests = IncomingRequests(
-            core, self.membership, self.peers, application, metrics, self._run_turn
+            core, self.membership, self.peers, application, metrics, self.troubles, self._run_turn
         )
         self.applier = Applier(core, self.membership, application, store, log)
         self._turns = Turns(core, self.requests, self.applier, self._carry_out)
@@ -189,6 +191,7 @@ class Replica:
 
     def _on_problem(self, problem: str) -> None:
         self.log.warning("snapshot-refused", cause=problem)
+        self.troubles.on_snapshot_refused()
 
     def _on_disk_change(self) -> None:
         silent_s = round(self.disk.silent_s, 1)
@@ -203,7 +206,13 @@ class Replica:
 
     def on_response(self, seq: int, response: Response) -> None:
         """See `PeerEvents`, as for the following ones."""
-        self.core.add(self.core.raw.step_response, seq, response)
+        self.core.add(self._step_response, seq, response)
+
+    def _step_response(self, seq: int, response: Response) -> None:
+        self.core.raw.step_response(seq, response)
+        self.troubles.on_response(response)
+        if response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE:
+            self.troubles.on_snapshot_answered(response.source)
 
     def on_received(self) -> None:
         self._turns.run_now()

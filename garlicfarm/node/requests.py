@@ -20,6 +20,7 @@ from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.session import PendingResponse, Session
+from garlicfarm.node.troubles import Troubles
 from garlicfarm.raft import OutgoingResponse, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
@@ -62,6 +63,7 @@ class IncomingRequests:
         peers: Peers,
         application: Application,
         metrics: FarmMetrics,
+        troubles: Troubles,
         run_turn: Callable[[bool], None],
     ) -> None:
         raft = core.raft
@@ -74,6 +76,7 @@ class IncomingRequests:
         self._membership = membership
         self._peers = peers
         self._application = application
+        self._troubles = troubles
         self._run_turn = run_turn
         self._pending: dict[int, PendingResponse] = {}
         # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn.
@@ -274,7 +277,10 @@ class IncomingRequests:
         try:
             raw.step(request, token)
         except RemoteProtocolError as fault:
-            self.metrics.count_refused("protocol")
+            if raw.accepts_term(request.term):
+                self.metrics.count_refused("protocol")
+            else:
+                self._troubles.on_request_refused(request.source, request.term)
             self._pending.pop(token).session.fail(fault)
         if request.type is MessageType.LEAVE_CLUSTER_REQUEST and raw.leader == request.source:
             self._membership.on_order_to_leave()

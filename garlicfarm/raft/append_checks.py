@@ -39,6 +39,8 @@ def check_entries(request: Request) -> CheckedEntries:
             configuration = decode_configuration(entry.value)
             if not configuration.servers:
                 raise RemoteProtocolError("a Configuration without members", where)
+            if configuration.log_index > index:  # none would be appended before that index is applied
+                raise RemoteProtocolError("a Configuration that names a later index than its own", where)
             configurations.append((index, configuration))
         elif entry.value_type is not ValueType.APPLICATION:
             raise RemoteProtocolError("a value that never lies in a log", where)

@@ -14,7 +14,7 @@ from garlicfarm.raft.leader import Leader
 from garlicfarm.raft.read_index import ReadIndexForwarder
 from garlicfarm.raft.requests import RequestHandler
 from garlicfarm.raft.roles import Roles
-from garlicfarm.raft.state import MAX_TERM, RaftState
+from garlicfarm.raft.state import MAX_TERM, TERM_CEILING, TERMS_PER_MS, RaftState
 from garlicfarm.raft.types import ConfChange, RaftConfig, Ready, Role, SnapshotMeta, Status, Storage
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration, Request, Response
@@ -50,6 +50,11 @@ class RawNode:
         self._state.now_ms = now_ms
         self._roles.tick()
 
+    def limit_terms(self, unix_ms: int) -> None:
+        """Tell the wall clock's time, which limits the terms of messages (`accepts_term`). It may be wrong: a
+        slow clock delays a member only where another one holds a term that no election made."""
+        self._state.term_ceiling = min(TERM_CEILING + TERMS_PER_MS * max(unix_ms, 0), MAX_TERM // 2)
+
     # ------------------------------------------------------------------ messages
 
     def step(self, request: Request, token: int) -> None:
@@ -66,11 +71,14 @@ class RawNode:
         self._requests.step_posts(posts)
 
     def step_response(self, seq: int, response: Response) -> None:
-        """Take the answer to the request ``seq`` of `Ready.requests`."""
+        """Take the answer to the request ``seq`` of `Ready.requests`. One whose term is not accepted counts
+        as none."""
         roles = self._roles
         # A server that is no member yet cannot depose the leader that brings it in.
         is_of_joiner = roles.leader is not None and roles.leader.is_joiner_request(seq)
-        if self._state.term < response.term <= MAX_TERM and not is_of_joiner:
+        if not self._state.accepts_term(response.term) and not is_of_joiner:
+            self.report_unreachable(response.source, seq)
+        elif response.term > self._state.term and not is_of_joiner:
             roles.become_follower(response.term, 0)
         elif self._forwarder.step_response(seq, response):
             pass
@@ -230,6 +238,15 @@ class RawNode:
         """Whether its leader has told it to leave (LeaveCluster) since the start, and no leader of a later
         term has sent it an append. Meanwhile it does not campaign."""
         return self._roles.is_leaving
+
+    def accepts_term(self, term: int) -> bool:
+        """Whether a message may name this term: it is not so high that no election can have made it."""
+        return self._state.accepts_term(term)
+
+    @property
+    def is_term_too_high(self) -> bool:
+        """Whether this member is in a term that others do not accept."""
+        return self._state.term > self._state.term_ceiling
 
     @property
     def term(self) -> int:

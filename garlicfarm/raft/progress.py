@@ -55,6 +55,7 @@ class Progress:
         "match_index",
         "next_index",
         "notice_at_ms",
+        "refused_snapshots",
         "sent_commit_index",
         "snapshot",
         "state",
@@ -65,6 +66,7 @@ class Progress:
         self.next_index = next_index
         self.state = ProgressState.PROBE
         self.snapshot: SnapshotSend | None = None  # while it needs entries that are compacted
+        self.refused_snapshots = 0
         self.inflight: deque[SentAppend] = deque()
         self.inflight_bytes = 0
         self.sent_commit_index = 0  # the newest one sent, as far as its log could follow
@@ -107,6 +109,7 @@ class Progress:
 
     def match_up_to(self, last: int) -> None:
         """The logs are the same up to ``last``."""
+        self.refused_snapshots = 0
         self.match_index = max(self.match_index, last)
         self.next_index = max(self.next_index, last + 1)
         self.state = ProgressState.REPLICATE

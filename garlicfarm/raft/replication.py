@@ -120,6 +120,7 @@ class Replication:
                 p.next_index,
                 p.state.value if p.snapshot is None else "snapshot",
                 len(p.inflight),
+                p.refused_snapshots,
             )
             for peer, p in self.progress.items()
         }
@@ -393,5 +394,6 @@ class Replication:
         else:
             # It may hold pieces of an earlier attempt, or nothing, if the snapshot was damaged on its way.
             progress.is_backing_off = held < expected
+            progress.refused_snapshots += not held
             snapshot.offset = held
         return False

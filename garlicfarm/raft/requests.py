@@ -11,7 +11,7 @@ from garlicfarm.raft.append_checks import check_entries
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.read_index import refuse_read
 from garlicfarm.raft.roles import Roles
-from garlicfarm.raft.state import MAX_INDEX, MAX_TERM, RaftState
+from garlicfarm.raft.state import MAX_INDEX, RaftState
 from garlicfarm.raft.votes import (
     can_grant_pre_vote,
     can_grant_vote,
@@ -34,8 +34,8 @@ class RequestHandler:
 
     def step(self, request: Request, token: int) -> None:
         """Take a request. Raises `RemoteProtocolError`: its sender broke the protocol."""
-        if request.term > MAX_TERM:
-            raise RemoteProtocolError(f"term {request.term} is beyond what can be stored", request.type.name)
+        if not self._state.accepts_term(request.term):
+            raise RemoteProtocolError(f"no election made term {request.term}", request.type.name)
         handle = _HANDLERS.get(request.type)
         if handle is None:
             raise RemoteProtocolError("a request that this server does not serve", request.type.name)
@@ -77,6 +77,7 @@ class RequestHandler:
     def _install_snapshot(self, request: Request, token: int) -> None:
         chunk = decode_snapshot_sync_request(_only_value(request))
         is_possible = 0 < chunk.last_log_term <= request.term and chunk.last_log_index <= MAX_INDEX
+        is_possible &= chunk.configuration.log_index <= chunk.last_log_index + 1  # JRaft's may be a newer one
         if not is_possible or not chunk.configuration.servers:
             raise RemoteProtocolError("a snapshot that no leader of this term has", request.type.name)
         if self._is_of_leader(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):

@@ -31,6 +31,8 @@ __all__ = ["MAX_INDEX", "MAX_TERM", "NO_ENTRY", "RaftState"]
 
 COMMITTED_PAGE_BYTES = 1 << 20
 MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
+TERM_CEILING = 2**32  # what a message may name at any time, …
+TERMS_PER_MS = 2**16  # … and so much more for each ms since 1970: far more than there are elections
 MAX_INDEX = 2**62  # of a snapshot: leaves indexes for as many entries behind it
 NO_ENTRY = LogPosition(0, 0)
 
@@ -49,6 +51,7 @@ class RaftState:
         self.membership = ConfigurationTracker(configuration, self.log, self.commit_index)
         self.leader_id = 0  # of the current term, 0: unknown
         self.now_ms = 0
+        self.term_ceiling = TERM_CEILING
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)
         self.last_seq = 0  # of the newest request
         self.is_disk_hanging = False  # nothing becomes durable for now
@@ -61,6 +64,16 @@ class RaftState:
         self.reads: list[ReadOutcome] = []
 
     # ------------------------------------------------------------------ term, vote, commit
+
+    def accepts_term(self, term: int) -> bool:
+        """Whether a message may name this term: up to the ceiling, or the next one. So no message uses up the
+        terms, of which each election takes one. The ceiling is the same for all members and rises faster than
+        terms do: wherever a message has brought some of them, the others can follow, and the next candidate
+        too. A bound that counts from each member's own term would let messages part the members for good.
+        A server that is no member yet takes the term of the farm that brings it in."""
+        if term <= self.term + 1 or self.id not in self.membership:
+            return term <= MAX_TERM
+        return term <= self.term_ceiling
 
     def advance_term(self, term: int, vote: int = 0) -> None:
         """Enter a later term, whose leader is unknown."""

@@ -228,12 +228,14 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerStatus(msgspec.Struct, frozen=True):
     """A leader's view of one member, or of a server that catches up to become one. ``state``: probe,
-    replicate, or snapshot if it needs compacted entries. ``inflight``: its unanswered AppendEntries."""
+    replicate, or snapshot if it needs compacted entries. ``inflight``: its unanswered AppendEntries.
+    ``refused_snapshots``: how often it held nothing of a snapshot after a piece, since it took one whole."""
 
     match_index: int
     next_index: int
     state: str
     inflight: int
+    refused_snapshots: int = 0
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -3,9 +3,9 @@ alone.
 
 The new farm has another id, and so other member passwords (D10): members of the old farm that come back are
 refused at the handshake, and the two farms cannot mix. The new farm has the survivor's whole log, including
-entries that were not known to be committed (a lost majority may have acknowledged them). After it, in a new
-term, follows the Configuration that names this member alone. The others are removed; they can come back under
-new ids, since each id is used once (D12).
+entries that were not known to be committed (a lost majority may have acknowledged them). After it, in the
+term after the log's last one, follows the Configuration that names this member alone. The others
+are removed; they can come back under new ids, since each id is used once (D12).
 
 The new store is made beside the old one, which is then renamed and kept::
 
@@ -26,6 +26,7 @@ import msgspec
 from garlicfarm.application import StateMachine
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
+from garlicfarm.raft.state import MAX_TERM
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration, encode_configuration
@@ -104,7 +105,13 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
     servers = tuple(server for server in survivor.configuration.servers if server.id == node_id)
     if not servers:
         raise LocalProtocolError(f"node {node_id} is no member of the farm {survivor.farm}")
-    index, term = survivor.last_index + 1, max(survivor.term, survivor.last_term) + 1
+    # What the old farm voted for binds nobody here, so its terms need not be exceeded but for the log's: a
+    # message may have raised the current one beyond what an election can follow.
+    index, term = survivor.last_index + 1, survivor.last_term + 1
+    if term >= MAX_TERM:
+        raise StorageError(
+            f"{directory}: the last entry has term {survivor.last_term}, which no other can follow"
+        )
     alone = Configuration(index, survivor.configuration.log_index, servers)
     entry = Entry(index, term, ValueType.CONFIGURATION, encode_configuration(alone))
     farm_id = secrets.token_bytes(16)

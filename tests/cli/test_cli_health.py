@@ -77,6 +77,7 @@ def test_health_of_a_farm_is_one_line_and_a_code(
 
 def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
     whole = {"leader": 1, "fault_tolerance": 0, "disk_hangs_s": None, "key_problems": {}, "feed_problems": {}}
+    whole["troubles"] = {}
     expected = {"farm": "farm", "health": "degraded", **whole}
     assert run(["health", "--farm", "farm", "-o", "json"]) == 6
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}

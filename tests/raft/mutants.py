@@ -894,6 +894,46 @@ MUTANTS = (
         "reads::read_that_waits_for_a_member_is_answered_when_that_is_removed",
     ),
     Mutant(
+        "highest term",
+        "takes any term that a store can hold",
+        "state",
+        [("        return term <= self.term_ceiling\n", "        return term <= MAX_TERM\n")],
+        "extreme_numbers::message_raises_the_term_to_the_ceiling_or_to_the_next_one",
+    ),
+    Mutant(
+        "highest term",
+        "bounds the step from its own term, which parts members for good",
+        "state",
+        [("return term <= self.term_ceiling", "return term <= self.term + 2**16")],
+        "extreme_numbers::members_that_messages_brought_apart_find_together_again",
+    ),
+    Mutant(
+        "highest term",
+        "never takes the next term above the ceiling",
+        "state",
+        [("if term <= self.term + 1 or", "if term <= self.term or")],
+        "extreme_numbers::message_raises_the_term_to_the_ceiling_or_to_the_next_one",
+    ),
+    Mutant(
+        "highest term",
+        "counts an answer of a term too high as an answer",
+        "core",
+        [
+            (
+                "            self.report_unreachable(response.source, seq)\n        elif",
+                "            roles.leader and roles.leader.step_response(seq, response)\n        elif",
+            )
+        ],
+        "extreme_numbers::answer_of_a_member_in_a_term_too_high_counts_as_none",
+    ),
+    Mutant(
+        "highest term",
+        "takes a Configuration that names an index which is never applied",
+        "append_checks",
+        [("configuration.log_index > index:", "False:")],
+        "extreme_numbers::configuration_that_names_an_index_which_is_never_applied_is_refused",
+    ),
+    Mutant(
         "hanging disk",
         "stands while its disk hangs",
         "votes",

@@ -235,6 +235,7 @@ class Player:
     def take(self, request: Request) -> Response | None:
         """A request comes in; its answer, None if it is still waited for (or never comes)."""
         self.token += 1
+        self.node.limit_terms(self.now)
         self.node.step(request, self.token)
         self.node.tick(self.now)
         self.turn()
@@ -339,6 +340,7 @@ class Player:
 
     def hear(self, seq: int, response: Response) -> None:
         """The answer to our request ``seq``."""
+        self.node.limit_terms(self.now)
         self.node.step_response(seq, response)
         self.node.tick(self.now)
         self.turn()

@@ -14,6 +14,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ``set 1 3 tcp://there:1``             … to change the endpoint of 3
 ``transfer 1 [3]``                    1 is asked to hand over
 ``leave 1 3``                         1, as its leader, tells 3 to leave
+``claim 9 1 4294967300``              9 sends 1 an AppendEntries of that term
 ``snapshot 1`` ``crash 1``            1 replaces its log by a snapshot; 1 restarts
 ``slow 1`` ``hang 1`` ``mend 1``      1's disk writes nothing; 1 is told that it hangs; it writes again
 ``gone 3 1 2``                        3 is told that 1, which led term 2, is gone
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from garlicfarm.errors import ProposalDropped
+from garlicfarm.errors import ProposalDropped, RemoteProtocolError
 from garlicfarm.raft import Change, Ready, Role, Status
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.testing.simulator.invariants import Observer
@@ -58,6 +59,7 @@ _NUMBERS_ONLY = (
     "settle",
     "join",
     "leave",
+    "claim",
     "crash",
     "snapshot",
     "state",
@@ -233,6 +235,17 @@ class _Cluster:
         response = self.players[member].take(request)
         assert response is not None
         self.told.append(_response(response, member, source))
+
+    def _claim(self, source: int, member: int, term: int) -> None:
+        request = Request(MessageType.APPEND_ENTRIES_REQUEST, source, member, term)
+        self.told.append(_request(request))
+        try:
+            response = self.players[member].take(request)
+        except RemoteProtocolError as fault:
+            self.told.append(f"  {member} closes the connection: {fault}")
+        else:
+            assert response is not None
+            self.told.append(_response(response, member, source))
 
     def _crash(self, member: int) -> None:
         self.unanswered = [waiting for waiting in self.unanswered if member not in waiting[::2]]

@@ -22,6 +22,7 @@ RULES = {
     "leader gone",
     "read-index",
     "hanging disk",
+    "highest term",
     "admission",
     "commit notice",
 }

@@ -134,10 +134,10 @@ async def test_recovered_store_has_all_entries_and_one_member_under_another_id(
     assert new_id != old_id
     with closing(LogStore.open(store_of(node), farm="farm")) as store:
         assert store.genesis.farm_id == new_id
-        assert (store.first_index(), store.last_index(), store.term(26)) == (13 if compacted else 1, 26, 8)
+        assert (store.first_index(), store.last_index(), store.term(26)) == (13 if compacted else 1, 26, 4)
         assert store.entries(first, 26, 1 << 20) == entries
         alone = Configuration(26, 21, (MEMBERS[1],))
-        assert store.initial_state() == (HardState(8, 0, 26), alone)
+        assert store.initial_state() == (HardState(4, 0, 26), alone)
         assert store.problems == []
         assert store.restored is not None
         application = LogApplication()

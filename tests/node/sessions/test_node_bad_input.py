@@ -236,7 +236,7 @@ BAD = [
         for kind in (T.PRE_VOTE_REQUEST, T.TIMEOUT_NOW_REQUEST, T.READ_INDEX_REQUEST)
     ),
     Bad("vote-asked-for-by-nobody", "not-served", header(T.REQUEST_VOTE_REQUEST, source=0)),
-    Bad("term-beyond-all", "protocol", header(T.APPEND_ENTRIES_REQUEST, 2**64 - 1)),
+    Bad("term-beyond-all", "term", header(T.APPEND_ENTRIES_REQUEST, 2**64 - 1)),
     Bad("entry-of-a-later-term", "protocol", encode_request(request(T.APPEND_ENTRIES_REQUEST, 2, ONE))),
 ]
 
