@@ -1,8 +1,6 @@
-"""The admin listener: an ASGI application on hypercorn's Trio connections, inside our own nursery.
+"""The admin listener: accepts connections, for an ASGI application that is served over HTTP.
 
-Theory of operation. hypercorn speaks HTTP (`garlicfarm.admin.http11`). Accepting, TLS and the limits are
-ours: in hypercorn's own accept loop an error of one connection ends all of them, and its writes are shielded,
-so a client that does not read could block a shutdown for ever.
+Theory of operation. `garlicfarm.admin.http11` speaks HTTP; accepting, TLS and the limits are here.
 
 * HTTP and the application are imported for the first connection: they are half of all that a node imports,
   and it serves its farms without them. A thread imports them, so that the farms are served meanwhile.
@@ -10,7 +8,7 @@ so a client that does not read could block a shutdown for ever.
   cut for it. A quarter is reserved for loopback. Logged-in connections are limited per user.
 * Every connection has an error boundary: a fault of a client ends only its connection.
 * Every connection has a watchdog: no byte either way for `IDLE_S`, or a write not taken within
-  `SEND_S`, ends it. A request's header must be complete within `HEADER_S` (hypercorn's keep-alive).
+  `SEND_S`, ends it. A request's header must be complete within `HEADER_S`.
 * When a user is removed or gets a new password, its connections end within `CHECK_S`.
 * At shutdown no more connections are accepted, requests have `GRACE_S` to end, then sockets are closed.
 """
@@ -52,6 +50,7 @@ HEADER_S = 10.0
 IDLE_S = 90.0
 SEND_S = 30.0
 GRACE_S = 3.0
+MAX_READ_BYTES = 32 << 10
 
 logger = logging.getLogger("garlicfarm.admin")
 
@@ -152,9 +151,10 @@ class _Connections:
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one client to its end; neither a client's fault nor a defect escapes."""
         try:
-            peer = Peer(stream.socket.getpeername()[0], True, None)
+            client, server = stream.socket.getpeername()[:2], stream.socket.getsockname()[:2]
         except OSError:
             return  # it left while it was queued
+        peer = Peer(client[0], True, None)
         cut = self._admission.admit(peer, on_cut=lambda peer: connection.end())
         with cut as place, self._connection(stream, place) as connection:
             try:
@@ -167,18 +167,22 @@ class _Connections:
             try:
                 http = await self._http_server()
                 with server_tls(connection, self._tls) as secured:
-                    await http.run(secured, place, partial(self._logged_in, connection))
+                    try:
+                        with trio.fail_after(HANDSHAKE_S):
+                            await secured.do_handshake()
+                    except (trio.BrokenResourceError, trio.TooSlowError):
+                        return
+                    on_login = partial(self._logged_in, connection)
+                    await http.run(secured, place, on_login, client=client, server=server)
             except Exception as error:  # noqa: BLE001
-                # Log where, not what: hypercorn's errors quote the client.
+                # Log where, not what: errors quote the client.
                 self._events.error("connection-failed", **_place(error))
 
     async def _http_server(self) -> HttpServer:
         async with self._making:
             if self._http is None:
                 http_server = await trio.to_thread.run_sync(_import_http_server)
-                self._http = http_server(
-                    await self._make_app(), logger, header_s=HEADER_S, handshake_s=HANDSHAKE_S
-                )
+                self._http = http_server(await self._make_app(), logger, header_s=HEADER_S)
             return self._http
 
     def _logged_in(self, connection: _Connection, login: Login) -> None:
@@ -204,10 +208,10 @@ class _Connections:
         """Let each connection end after its current request."""
         async with self._making:
             if self._http is not None:
-                await self._http.finish()
+                self._http.finish()
 
     async def cut(self) -> None:
-        """Cancelled, close all sockets: hypercorn shields its writes from being cancelled."""
+        """Cancelled, close all sockets: writes that have begun are shielded from being cancelled."""
         try:
             await trio.sleep_forever()
         finally:
@@ -254,7 +258,7 @@ class _Connection(trio.abc.Stream):
 
     def end(self) -> None:
         self._scope.cancel()
-        self._sending.cancel()  # hypercorn shields its writes from the connection's scope
+        self._sending.cancel()  # a write is shielded from the connection's scope
 
     def _moved(self) -> None:
         self._scope.deadline = trio.current_time() + IDLE_S
@@ -271,7 +275,8 @@ class _Connection(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        data = await self._stream.receive_some(max_bytes)
+        # TLS would ask for more and more of a client that sends faster than it is read.
+        data = await self._stream.receive_some(min(max_bytes or MAX_READ_BYTES, MAX_READ_BYTES))
         self._moved()
         return data
 

@@ -173,7 +173,6 @@ async def test_log_of_the_program_never_shows_credentials(
     node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="garlicfarm")
-    caplog.set_level(logging.DEBUG, logger="hypercorn")
     node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("a defect that is logged")
     tls = client_tls(pin=node.pin, ca=None)

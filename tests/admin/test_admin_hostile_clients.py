@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 import h11
 import pytest
 import trio
-from h2.connection import H2Connection
-from hypercorn.protocol.h11 import H11Protocol
 
+from garlicfarm.admin.http11 import HttpServer
 from garlicfarm.client.trust import client_tls
 from garlicfarm.credentials.login_attempts import LoginAttempts
 from garlicfarm.errors import UnreachableError
@@ -249,11 +248,11 @@ async def test_other_protocols_asked_for_get_nothing_and_end_nobody(
 async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobody(
     node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def stumble(self: H11Protocol, request: h11.Request) -> None:
+    async def stumble(self: HttpServer, wire: object, request: h11.Request, scope: object) -> bool:
         raise ValueError(request.target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(H11Protocol, "_create_stream", stumble)
+        patch.setattr(HttpServer, "_answer", stumble)
         for _ in range(20):
             async with secured(node, url) as stream:
                 await stream.send_all(b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -267,10 +266,9 @@ async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobod
 async def test_http2_by_prior_knowledge_is_answered_in_http1_that_it_is_not_spoken(
     node: FakeNode, url: str
 ) -> None:
-    http2 = H2Connection()
-    http2.initiate_connection()
+    settings = b"\x00\x00\x00\x04\x00" + bytes(4)
     async with secured(node, url) as stream:
-        await stream.send_all(http2.data_to_send())
+        await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
         answer = await rest(stream)
     assert answer.startswith(b"HTTP/1.1 505 ")
     assert b"\r\n\r\n" in answer

@@ -248,6 +248,47 @@ async def test_watcher_that_sends_a_message_is_closed(node: FakeNode, url: str) 
         assert await web.code() == 1003
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"\x82\xff" + (2**62).to_bytes(8, "big") + bytes(4), bytes(1 << 16)),
+        (b"\x01\x81" + bytes(4) + b"x", (b"\x00\x81" + bytes(4) + b"x") * 9000),
+        (b"\x89\xff" + (2**62).to_bytes(8, "big") + bytes(4), bytes(1 << 16)),
+    ],
+    ids=["frame", "fragments", "ping"],
+)
+async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(
+    node: FakeNode, url: str, first: bytes, then: bytes
+) -> None:
+    most = 32 << 20  # more than the buffers of both sockets hold
+    sent = list[int]()
+
+    async def flood() -> None:
+        login = authorization(await asked(node, url, PATH), "rita", "GET", PATH)
+        async with secured(node, url) as stream:
+            await stream.send_all(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n{HANDSHAKE}".encode() + login + b"\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 101")
+            number = len(sent)
+            sent.append(len(first))
+            try:
+                await stream.send_all(first)
+                while sent[number] < most:
+                    await stream.send_all(then)
+                    sent[number] += len(then)
+            except trio.BrokenResourceError:
+                pass
+
+    async with watching(node, url, "?kinds=entry") as other:
+        with trio.fail_after(240):
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(flood)
+        await until(lambda: node.running_requests == 1)
+        node.farm.commit(b"still here")
+        assert (await other.next_of("entry"))["value"] == "still here"
+    assert max(sent) < most
+
+
 async def test_watchers_that_send_anything_at_all_cost_their_connection_only(
     node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

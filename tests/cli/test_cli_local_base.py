@@ -19,7 +19,7 @@ from garlicfarm.cli.exits import Exit, explain
 from garlicfarm.cli.options import print_rows
 from garlicfarm.refusals import Refusal
 
-HEAVY = ("trio", "httpx", "rich", "starlette", "hypercorn", "pyspark", "msgspec", "cryptography", "sqlite3")
+HEAVY = ("trio", "httpx", "rich", "starlette", "h11", "pyspark", "msgspec", "cryptography", "sqlite3")
 
 
 def test_version_imports_nothing_heavy() -> None:

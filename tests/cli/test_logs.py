@@ -92,10 +92,10 @@ def test_foreign_record_has_its_message_and_traceback_on_one_line() -> None:
         raise ValueError("no\nway")
     except ValueError as error:
         info = (type(error), error, error.__traceback__)
-    record = logging.LogRecord("hypercorn.error", logging.ERROR, "", 0, "it %s", ("broke",), info)
+    record = logging.LogRecord("foreign.error", logging.ERROR, "", 0, "it %s", ("broke",), info)
     line = TextFormatter().format(record)
     assert "\n" not in line
-    assert 'ERROR hypercorn.error message="it broke" exception="Traceback' in line
+    assert 'ERROR foreign.error message="it broke" exception="Traceback' in line
 
 
 def test_repeated_event_of_one_peer_is_one_line_a_second_with_count(output: io.StringIO) -> None:

@@ -36,7 +36,7 @@ from garlicfarm.cli import run
 assert run(sys.argv[1:]) == 0
 print("modules:", *sys.modules)
 """
-FOR_PAGES = {"starlette", "hypercorn", "jinja2", "h2", "wsproto", "asyncio", "anyio"}
+FOR_PAGES = {"starlette", "jinja2", "wsproto", "asyncio", "anyio"}
 FOR_KEYS = {"cryptography"}
 FOR_COMMANDS = {"rich", "httpx", "httpcore", "pygments"}
 NOT_FOR_STATUS = {"httpx", "rich", "pygments", "starlette", "jinja2", "cryptography", "sqlite3", "asyncio"}
