@@ -12,10 +12,12 @@ Health = Literal["healthy", "degraded", "no-quorum"]
 
 
 def judge(status: Mapping[str, Any]) -> Health:
-    """Degraded: the farm can lose fewer members than its size allows, or the disk of the node that answered
-    hangs. No quorum: that node knows no leader, or sees no majority."""
+    """Degraded: the farm can lose fewer members than its size allows, the disk of the node that answered
+    hangs, or there are problems: nobody publishes, a clock is wrong. No quorum: that node knows no leader, or
+    sees no majority."""
     whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
-    good = whole and status.get("disk_hangs_s") is None  # a node of 0.1 does not tell
+    # A node of 0.1 tells neither.
+    good = whole and status.get("disk_hangs_s") is None and not status.get("problems")
     return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
 
 

@@ -32,9 +32,10 @@ def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
     Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
-    not answer. A member that cannot keep up counts as lost; the leader's node says why. A feed of the node
-    that is asked which is failed or blocked is named; it changes no code. With --local: 5 if a farm of this
-    node knows no leader, 6 if its disk does not answer, else 0.
+    not answer, or nobody publishes although a member could, or a member's clock is wrong by more than a
+    minute. A member that cannot keep up counts as lost; the leader's node says why. A feed of the node that
+    is asked which is failed or blocked is named; it changes no code. With --local: 5 if a farm of this node
+    knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
@@ -43,6 +44,8 @@ def health(options: Options, local: bool) -> Exit:
         found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
         found["key_problems"] = problems = key_problems(body)
+        found["problems"] = told = list(body.get("problems") or ())
+        farms = "".join(f"; {problem}" for problem in told)
         keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
         found["feed_problems"] = blocked = feed_problems(body)
         feeds = "".join(f"; feed {name} {problem}" for name, problem in blocked.items())
@@ -51,7 +54,7 @@ def health(options: Options, local: bool) -> Exit:
         }
         stuck = "".join(f"; member {member} does not keep up: {why}" for member, why in troubles.items())
         head = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}"
-        text = f"{head}{_disk(hangs_s)}{stuck}{keys}{feeds}"
+        text = f"{head}{_disk(hangs_s)}{farms}{stuck}{keys}{feeds}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
 
     async def of_node(client: AdminClient, _: str) -> Exit:

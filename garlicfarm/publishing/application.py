@@ -84,6 +84,7 @@ from garlicfarm.publishing.fold_state import (
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
+from garlicfarm.publishing.troubles import Troubles
 from garlicfarm.renamed import ALGORITHM_VERSIONS
 from garlicfarm.wire.messages import Configuration
 
@@ -142,6 +143,7 @@ class PublisherApplication:
         self._silences = Silences()
         self._candidates = Candidates()
         self._events = EventLog(self._state, [])
+        self._troubles = Troubles()
 
     # Queries
 
@@ -315,6 +317,10 @@ class PublisherApplication:
         """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""
         return [msgspec.to_builtins(event) for event in self._events.events()]
 
+    def troubles(self) -> list[str]:
+        """What operators should see to, a sentence each, see `troubles`. They are no part of the state."""
+        return self._troubles.sentences(self, self._state, self._statuses)
+
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
@@ -413,6 +419,7 @@ class PublisherApplication:
         self._state, self._statuses, self._silences = state, statuses, silences
         self._find_candidates()
         self._events = EventLog(state, self._candidates.recent)
+        self._troubles = Troubles()
 
     # The fold
 
@@ -500,6 +507,14 @@ class PublisherApplication:
             self._events.on_leader(node.term or 0, author)
         counted = record.interval_ms in intervals
         self._evaluate(index, author, counted=counted, applied=node.applied)
+
+        self._troubles.on_status(
+            author,
+            status.document.date,
+            scored.publishing,
+            farm_time_ms=state.farm_time_ms,
+            recent=len(self._candidates.recent),
+        )
 
         published = None if status.document.meta is None else status.document.meta.last_published_time
         if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:

@@ -62,6 +62,19 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             "; feed dafka blocked: no tower answers"
             "; check its destination and the node's log; the feed continues by itself",
         ),
+        (
+            {
+                "fault_tolerance": 1,
+                "problems": [
+                    "nobody publishes: no member is eligible; `garlicfarm farm show` says why",
+                    "the clock of member 3 is 60 min behind the farm's: correct it",
+                ],
+            },
+            6,
+            "farm farm: degraded, leader 1, can lose 1 more"
+            "; nobody publishes: no member is eligible; `garlicfarm farm show` says why"
+            "; the clock of member 3 is 60 min behind the farm's: correct it",
+        ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
@@ -76,8 +89,14 @@ def test_health_of_a_farm_is_one_line_and_a_code(
 
 
 def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
-    whole = {"leader": 1, "fault_tolerance": 0, "disk_hangs_s": None, "key_problems": {}, "feed_problems": {}}
-    whole["troubles"] = {}
+    whole: dict[str, Any] = {
+        "leader": 1,
+        "fault_tolerance": 0,
+        "disk_hangs_s": None,
+        "key_problems": {},
+        "feed_problems": {},
+    }
+    whole |= {"problems": [], "troubles": {}}
     expected = {"farm": "farm", "health": "degraded", **whole}
     assert run(["health", "--farm", "farm", "-o", "json"]) == 6
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}

@@ -78,6 +78,11 @@ class Posting:
     def _at(self, when: int, member: int, entry: bytes | None) -> None:
         heapq.heappush(self._queue, (when, next(self._ties), member, entry))
 
+    @property
+    def pending(self) -> int:
+        """How many statuses are due or on their way."""
+        return len(self._queue)
+
     def step(self) -> None:
         """Whatever is next: a status begun, or one committed."""
         self.now_ms, _, member, entry = heapq.heappop(self._queue)

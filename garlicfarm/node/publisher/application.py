@@ -119,6 +119,7 @@ class PublisherService(Application):
             "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
             "published_leaves": self.fold.published_leaves(),
             "events": self.fold.events(),
+            "problems": self.fold.troubles(),
         }
 
     def member_report(self, member: int) -> MemberReport:
