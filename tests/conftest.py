@@ -80,10 +80,20 @@ def _cdafka() -> str | None:
     return f"there is no {missing[0]}" if missing else None
 
 
+def _debian() -> str | None:
+    if os.geteuid() != 0:
+        return "only root can make a Debian with devices and users of its own"
+    missing = [
+        each for each in ("mmdebstrap", "ssh-keygen", "ssh", "scp", "ip") if shutil.which(each) is None
+    ]
+    return f"{', '.join(missing)} not installed: as root, make debs" if missing else None
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": cache(partial(_program, "chromium", "--version")),
     "cdafka": cache(_cdafka),
     "curl": cache(partial(_program, "curl", "--version")),
+    "debian": cache(_debian),
     "fuse": cache(powerloss.why_unavailable),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -169,44 +168,13 @@ def test_readme_posts_and_reads_in_a_nodes_directory(told: Told) -> None:
     assert "hello, farm" in lines[-1]
 
 
-@pytest.mark.slow
-def test_readme_three_machines_makes_checked_directories(told: Told, tmp_path: Path) -> None:
-    (block,) = [block for block in blocks("README.md", "sh") if "farm create" in block]
-    lines = [line for line in block.splitlines() if not line.startswith(("ssh", "scp"))]
-    done = run("bash", "-euc", "\n".join(lines), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(": ok") == 3
-    assert sorted(path.name for path in (tmp_path / "myfarm").iterdir()) == ["node-1", "node-2", "node-3"]
-    guide = next(b for b in blocks("docs/howto/three-machines.md", "sh") if "farm create" in b)
-    assert guide.splitlines()[0] in block
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", [line for line in README.splitlines() if line.startswith("ssh ")])
-def test_readme_ssh_commands_work_in_a_nodes_directory(told: Told, tmp_path: Path, line: str) -> None:
-    (tmp_path / "garlicfarm").symlink_to(told.directory / "trial" / "node-2")
-    _, host, command = shlex.split(line, comments=True)
-    assert host == "a.example"
-    if command.endswith("node start"):
-        # The node of that directory runs already: the command got as far as its lock.
-        done = run("bash", "-c", command, cwd=tmp_path)
-        assert (done.returncode, "another process uses" in done.stderr) == (7, True)
-    elif command.endswith("-f"):
-        done = run(
-            "timeout",
-            "-s",
-            "INT",
-            "20",
-            "bash",
-            "-c",
-            f"{command.replace(' -f', ' -f --timeout 4')}",
-            cwd=tmp_path,
-        )
-        assert "hello, farm" in done.stdout
-        assert done.returncode == 124
-    else:
-        done = run("bash", "-c", command, cwd=tmp_path)
-        assert (done.returncode, "leader" in done.stdout) == (0, True)
+def test_three_machines_are_made_by_the_same_commands_on_both_pages() -> None:
+    """`tests/machines` runs them as the README has them."""
+    guide, block = (
+        next(each for each in blocks(page, "sh") if "farm create" in each)
+        for page in ("docs/howto/three-machines.md", "README.md")
+    )
+    assert block.startswith(guide)
 
 
 @pytest.mark.slow
