@@ -243,12 +243,15 @@ class FarmMetrics:
         label = str(peer)
         for name in _PEER_STATES:
             self._node.peer_state.labels(self._farm, label, name).set(name == state)
-        if match_index is not None:
-            self._node.peer_match_index.labels(self._farm, label).set(match_index)
-        if rtt_s is not None:
-            self._node.peer_rtt_seconds.labels(self._farm, label).set(rtt_s)
-        if last_contact_s is not None:
-            self._node.peer_last_contact_seconds.labels(self._farm, label).set(last_contact_s)
+        for gauge, value in (
+            (self._node.peer_match_index, match_index),
+            (self._node.peer_rtt_seconds, rtt_s),
+            (self._node.peer_last_contact_seconds, last_contact_s),
+        ):
+            if value is not None:
+                gauge.labels(self._farm, label).set(value)
+            else:  # rather no figure than one of some time ago
+                gauge.remove(self._farm, label)
 
     def set_publishing(self, plugin: str, is_publishing: bool) -> None:
         """Whether this node publishes with that plugin."""

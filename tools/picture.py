@@ -128,7 +128,9 @@ def take(picture: Lab | Site) -> str:
 
 def svg(frame: str, title: str, name: str) -> str:
     """The tables of a frame, as rich draws a terminal."""
-    text = Text.from_ansi(frame[: frame.rindex("\n", 0, frame.index("node 1: kill -9"))])
+    hints = re.search(r"node 1[^:\n]*: kill -9", frame)
+    assert hints is not None
+    text = Text.from_ansi(frame[: frame.rindex("\n", 0, hints.start())])
     width = max(len(line.rstrip()) for line in text.plain.split("\n"))
     console = Console(record=True, file=io.StringIO(), width=width)
     console.print(text, "", sep="\n", no_wrap=True, crop=True)  # rich cuts the last line's underscores

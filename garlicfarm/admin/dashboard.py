@@ -27,7 +27,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
-from garlicfarm.admin.health import feed_problems, feed_word, ranking_word
+from garlicfarm.admin.health import (
+    events,
+    feed_problems,
+    feed_word,
+    publishing,
+    quorum_loss,
+    ranking_word,
+)
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.readers import Readers
 from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
@@ -146,6 +153,9 @@ class Dashboard:
                 row["id"]: reason(row, ranking["since"], status["events"]) for row in ranking["members"]
             },
             lost=[row["id"] for row in status["members"] if row["role"] == "unreachable"],
+            publishing=publishing(status),
+            quorum_loss=quorum_loss(status),
+            events=events(status),
             feed_problems=feed_problems(status),
             queries=farm.rankings.queries(),
             readers=self._readers.rows(farm),

@@ -4,9 +4,20 @@ compare with its own; from the bodies of ``GET …/status`` and ``GET …/rankin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-__all__ = ["Health", "feed_problems", "feed_word", "judge", "ranking_word"]
+__all__ = [
+    "Health",
+    "events",
+    "feed_problems",
+    "feed_word",
+    "judge",
+    "publishing",
+    "quorum_loss",
+    "ranking_word",
+    "utc",
+]
 
 Health = Literal["healthy", "degraded", "no-quorum"]
 
@@ -19,6 +30,37 @@ def judge(status: Mapping[str, Any]) -> Health:
     # A node of 0.1 tells neither.
     good = whole and status.get("disk_hangs_s") is None and not status.get("problems")
     return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
+
+
+def publishing(status: Mapping[str, Any]) -> int | None:
+    """The member that publishes, as far as the node that answered can tell: the named one, unless the node
+    cannot reach it, or there is no quorum. The named one then stops when its lease ends."""
+    named: int | None = status["publisher"]
+    lost = any(row["id"] == named and row["role"] == "unreachable" for row in status["members"])
+    return None if lost or not status["quorum"] else named
+
+
+def quorum_loss(status: Mapping[str, Any]) -> str:
+    """How the node that answered lost sight of a leader, as the rest of a sentence; "" where it knows one."""
+    if status["leader"]:
+        return ""
+    lost = status.get("leader_lost")  # a node of 0.1 does not tell
+    return f"lost leader {lost['id']} at {utc(lost['date_ms'])} UTC" if lost else "no leader seen yet"
+
+
+def events(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What happened, oldest first: what the log tells, and that the farm has no leader now, which no log can
+    tell."""
+    told = list(status["events"])
+    lost = status.get("leader_lost")
+    if lost:
+        told.append({"date_ms": lost["date_ms"], "text": f"leader {lost['id']} lost, and no other since"})
+    return told
+
+
+def utc(date_ms: int) -> str:
+    """The time of day."""
+    return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
 
 
 def feed_word(feed: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ TREND_POINTS = 8
 LEAST_SPAN = 20_000
 """Scores closer to each other than this look alike in a trend."""
 FULL_SCORE = 1_000_000
-MIDDLE_WIDTH, FULL_WIDTH = 80, 100
+NARROW_WIDTH, MIDDLE_WIDTH, FULL_WIDTH = 60, 80, 100
 PARTS = {
     "router_uptime": "uptime",
     "job_lag": "job lag",
@@ -64,20 +64,27 @@ def ranking_table(
 
     ``status``: the body of ``GET …/status``, with the members that cannot be reached and the events.
     """
+    from garlicfarm.admin.health import publishing
+    from garlicfarm.cli.status_table import publisher_text
     from garlicfarm.cli.tables import Column, make_table, sparkline
     from garlicfarm.publishing.ranking import reason
 
     members = [] if status is None else status["members"]
     dead = {member["id"] for member in members if member["role"] == "unreachable"}
     events = [] if status is None else status["events"]
-    if body["publisher"] is not None:
-        title += f", publisher {body['publisher']} since index {body['since']}"
+    named = acting = body["publisher"]
+    text = str(named)
+    if status is not None:
+        seen = {**status, "publisher": named}
+        text, acting = publisher_text(seen), publishing(seen)
+    if named is not None:
+        title += f", publisher {text}" + (f" since index {body['since']}" if acting == named else "")
     columns = [
         Column("rank", MIDDLE_WIDTH),
         Column("id"),
         Column("score"),
-        *([Column("trend")] if trends else []),
-        Column("parts"),
+        *([Column("trend", NARROW_WIDTH)] if trends else []),
+        Column("parts", NARROW_WIDTH),
         Column("publisher", MIDDLE_WIDTH),
         Column("mode", FULL_WIDTH),
         Column("recent", FULL_WIDTH),
@@ -103,9 +110,9 @@ def ranking_table(
                     FULL_SCORE,
                 )
                 or None,
-                "publisher": "*" if member["publisher"] and member["id"] not in dead else None,
+                "publisher": "*" if member["id"] == acting else None,
                 "mode": member["mode"],
-                "recent": "yes" if member["recent"] else "no",
+                "recent": "yes" if member["recent"] and member["id"] not in dead else "no",
                 "eligible": "yes" if member["eligible"] else "no",
                 "status at": member["index"] or None,
                 "why": reason(member, body["since"], events),
@@ -132,5 +139,5 @@ def ranking_view(
     legend = f"PARTS of the score: {', '.join(PARTS.get(name, name) for name in names)} (·: not reported)"
     return Group(
         ranking_table(body, title, width, status=status, trends=trends),
-        *([Text(legend, style="dim")] if names else []),
+        *([Text(legend, style="dim")] if names and width >= NARROW_WIDTH else []),
     )

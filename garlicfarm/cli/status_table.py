@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from garlicfarm.admin.health import events, publishing, quorum_loss, utc
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
 __all__ = [
-    "events_text",
+    "event_lines",
     "feed_lines",
     "has_no_publisher",
     "headline",
     "key_problems",
     "publisher_lines",
+    "publisher_text",
     "spare_text",
     "status_rows",
     "status_table",
@@ -33,7 +34,7 @@ _COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
 def headline(body: dict[str, Any]) -> str:
     """The body in one line."""
     return (
-        f"farm {body['farm']}: leader {body['leader'] or 'none'}, publisher {_publisher(body)}, "
+        f"farm {body['farm']}: leader {body['leader'] or 'none'}, publisher {publisher_text(body)}, "
         f"term {body['term']}, commit {body['commit']}, "
         f"{'quorum, ' if body['quorum'] else 'no quorum: '}{spare_text(body)}"
     )
@@ -43,18 +44,16 @@ def spare_text(body: dict[str, Any]) -> str:
     """By how much a majority is there, or missed."""
     if body["quorum"]:
         return f"can lose {body['fault_tolerance']} more"
-    return f"{body['needed']} more needed" if body["needed"] else "no leader yet"
+    missing = f"{body['needed']} more needed" if body["needed"] else ""
+    return ", ".join(each for each in (quorum_loss(body), missing) if each)
 
 
-def _publisher(body: dict[str, Any]) -> str:
-    publisher = body["publisher"]
-    if publisher is None:
-        return "none"
-    return f"{publisher} (unreachable)" if publisher in _unreachable(body) else str(publisher)
-
-
-def _unreachable(body: dict[str, Any]) -> list[int]:
-    return [member["id"] for member in body["members"] if member["role"] == "unreachable"]
+def publisher_text(body: dict[str, Any]) -> str:
+    """The publisher's id, and where it is only a name, why."""
+    named = body["publisher"]
+    if named is None or publishing(body) is not None:
+        return str(named or "none")
+    return f"{named} (unreachable)" if body["quorum"] else f"none ({named} was named)"
 
 
 def status_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -64,7 +63,7 @@ def status_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
             "id": member["id"],
             "endpoint": (endpoint := member["endpoint"].partition("?")[0]),
             "role": member["role"],
-            "publisher": "*" if member["publisher"] and member["role"] != "unreachable" else None,
+            "publisher": "*" if member["id"] == publishing(body) else None,
             "term": member["term"],
             "commit": member["commit"],
             "applied": member["applied"],
@@ -104,7 +103,7 @@ def status_table(body: dict[str, Any], width: int) -> Group:
         Column("commit"),
         Column("applied", WIDE),
         Column("lag"),
-        Column("last contact"),
+        Column("last contact", 56),
         Column("rtt", WIDE),
         Column("transport", WIDE),
         Column("version", WIDE),
@@ -155,8 +154,8 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         if leaf["seen"] is not None:
             lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")
     for one in found:
-        since = f" since {_time(one['since_ms'])} UTC" if one["since_ms"] else ""
-        until = f", until {_time(one['until_ms'])}" if one["until_ms"] else ""
+        since = f" since {utc(one['since_ms'])} UTC" if one["since_ms"] else ""
+        until = f", until {utc(one['until_ms'])}" if one["until_ms"] else ""
         problems = "".join(f"; {problem}" for problem in one["problems"])
         lines.append(
             f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{problems}"
@@ -181,11 +180,6 @@ def has_no_publisher(node: int) -> str:
     return f"node {node} publishes nothing, even where it is named: it has no [[farm.publisher]]"
 
 
-def events_text(events: Sequence[dict[str, Any]], most: int = EVENTS) -> str:
-    """The newest ``most`` events, a line each, the newest last; empty if there is none."""
-    lines = [f"{_time(event['date_ms'])}  {event['text']}" for event in events[-most:]] if most > 0 else []
-    return "\n".join(["EVENTS (UTC)", *lines]) if lines else ""
-
-
-def _time(date_ms: int) -> str:
-    return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
+def event_lines(body: dict[str, Any], most: int = EVENTS) -> list[str]:
+    """The newest ``most`` events, the newest last."""
+    return [f"{utc(event['date_ms'])}  {event['text']}" for event in events(body)[-most:]]

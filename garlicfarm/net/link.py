@@ -117,13 +117,13 @@ class Link:
         self._waiting = False
         self._failures = 0
         self._refusal: AuthError | None = None  # the last one, since it was let in
-        self._heard = float("-inf")  # when the last answer came
         self._send_now: Callable[[bytes], bool] | None = None
         self._is_sending = False
         self._unsent = b""
         self.connected = False
         self.has_handshake = True  # the connection, or the last one
         self.extensions: frozenset[str] = frozenset()  # in force on it
+        self.heard = float("-inf")  # when the last answer came
         self.rtt_s: float | None = None
         self.handshake: tuple[float, bool] | None = None
         """How long the last attempt to connect and log in took, in seconds, and whether it succeeded; None
@@ -292,7 +292,7 @@ class Link:
         answer to the request before it, which kept the server busy until then."""
         while True:
             now = trio.current_time()
-            since = max(self._outstanding[0][2], self._heard) if self._outstanding else now
+            since = max(self._outstanding[0][2], self.heard) if self._outstanding else now
             if now >= since + self._timeout_s:
                 raise UnreachableError(f"no answer within {self._timeout_s:g} s")
             await trio.sleep_until(since + self._timeout_s)
@@ -300,12 +300,12 @@ class Link:
     async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> NoReturn:
         decoder = ResponseDecoder()
         decoder.receive_data(leftover)
-        heard = self._heard
+        heard = self.heard
         while True:
             data = await stream.receive_some(decoder.receive_bytes)
             if not data:
                 decoder.receive_eof()
-                refused = self._server_id is not None and self._outstanding and self._heard == heard
+                refused = self._server_id is not None and self._outstanding and self.heard == heard
                 hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
                 raise UnreachableError("the peer closed the connection", hint)
             decoder.receive_data(data)
@@ -338,7 +338,7 @@ class Link:
         if self._queue:
             self._work.set()  # a request may have waited for this answer
         self._failures = 0  # not earlier: a server may accept logins and close, again and again
-        self._heard = now
+        self.heard = now
         self.rtt_s = now - sent
         self._on_answer(tag, response)
 

@@ -173,6 +173,7 @@ class FarmAdminView(CommittedEntries):
             "application": self.application,
             "role": core.role.value,
             "leader": core.leader or None,
+            "leader_lost": lost._asdict() if (lost := self._core.leader_lost) else None,
             "publisher": more.get("publisher"),
             "term": core.term,
             "commit": core.commit,
@@ -241,7 +242,7 @@ class FarmAdminView(CommittedEntries):
             "match": match,
             "lag": None if match is None else max(0, core.last_index - match),
             "last_contact_s": None if age is None else round(age, 3),
-            "rtt_s": peers.rtt_s(member),
+            "rtt_s": peers.rtt_s(member, self._core.raft.election_timeout_max_s),
             "publisher": member == publisher,
             "version": report.version,
             "age_s": report.age_s,
@@ -272,7 +273,7 @@ class FarmAdminView(CommittedEntries):
                 server.id,
                 state=state,
                 match_index=progress.match_index if progress else None,
-                rtt_s=replica.peers.rtt_s(server.id),
+                rtt_s=replica.peers.rtt_s(server.id, self._core.raft.election_timeout_max_s),
                 last_contact_s=replica.peers.contact_age_s(server.id),
             )
         for query, equal in self.rankings.equality().items():

@@ -14,7 +14,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -23,7 +23,7 @@ from garlicfarm.errors import NotLeader
 from garlicfarm.raft import RaftConfig, RawNode, Role, SnapshotMeta, Storage
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["SLICE_S", "Core"]
+__all__ = ["SLICE_S", "Core", "LostLeader"]
 
 SLICE_S = 0.005
 """How long entries are checked, and applied, in one turn."""
@@ -32,6 +32,13 @@ BATCH_BYTES = 1 << 20
 COMMIT_NOTICE_MS = 50
 """Longer than between two entries of a busy farm. A member that waits for a commit is told at once."""
 MESSAGE_HEADER_BYTES = 45
+
+
+class LostLeader(NamedTuple):
+    """A leader's id, and when this member no longer knew it to lead, in ms since 1970."""
+
+    id: int
+    date_ms: int
 
 
 class Core:
@@ -53,6 +60,8 @@ class Core:
         self.role = Role.FOLLOWER
         self.leader_id = 0
         """Id of the leader, 0 if none is known."""
+        self.leader_lost: LostLeader | None = None
+        """The leader that was known last; None while one is known, and before the first."""
         self.applied = store.snapshot()
         self.next_token = itertools.count(1).__next__
         """Returns a token that no input of the core has used."""
@@ -137,8 +146,12 @@ class Core:
 
     # ------------------------------------------------------------------ changes
 
-    def on_leader(self, role: Role, leader_id: int) -> None:
+    def on_leader(self, role: Role, leader_id: int, now_ms: int) -> None:
         """This member's role, or the leader that it knows, changed."""
+        if leader_id:
+            self.leader_lost = None
+        elif self.leader_id:
+            self.leader_lost = LostLeader(self.leader_id, now_ms)
         self.role, self.leader_id = role, leader_id
         changed, self._leader_changed = self._leader_changed, trio.Event()
         changed.set()

@@ -294,10 +294,13 @@ class Peers:
             return None
         return trio.current_time() - peer.last_contact_s
 
-    def rtt_s(self, member: int) -> float | None:
-        """The last round trip, None if there was none."""
+    def rtt_s(self, member: int, most_age_s: float) -> float | None:
+        """The last round trip; None if it ended more than ``most_age_s`` ago, or its connection has ended
+        since."""
         peer = self._peers.get(member)
-        return peer.link.rtt_s if peer else None
+        if peer is None or not peer.link.connected:
+            return None
+        return peer.link.rtt_s if trio.current_time() - peer.link.heard <= most_age_s else None
 
     def handshake(self, member: int) -> tuple[float, bool] | None:
         """How long the last attempt to connect and to log in took, in seconds, and whether it succeeded;

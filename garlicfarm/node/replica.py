@@ -4,6 +4,7 @@ core (`garlicfarm.node.turns`) has them do."""
 from __future__ import annotations
 
 import random
+import time
 from typing import NoReturn
 
 import trio
@@ -172,7 +173,7 @@ class Replica:
             if status.leader:
                 self.metrics.raft_leader_changes.inc()
             self.proposals.on_leader(status.leader)
-        core.on_leader(status.role, status.leader)
+        core.on_leader(status.role, status.leader, time.time_ns() // 1_000_000)
 
     # ------------------------------------------------------------------ events of the store
 

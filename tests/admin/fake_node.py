@@ -125,6 +125,7 @@ class FakeFarm:
             "application": self.application,
             "role": "leader",
             "leader": 1,
+            "leader_lost": None,
             "publisher": 1,
             "term": 3,
             "commit": self.commit_index,

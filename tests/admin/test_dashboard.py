@@ -164,14 +164,24 @@ async def test_unreachable_publisher_has_no_mark_and_a_lost_majority_counts(node
     whole = node.farm.status()
     whole["members"][0] |= {"publisher": False}
     whole["members"][2] |= {"publisher": True, "last_contact_s": 3000.0}
-    whole |= {"publisher": 3, "quorum": False, "needed": 2}
+    whole |= {"publisher": 3}
     node.farm.status = lambda: whole  # type: ignore[method-assign]
     async with browser(node, url, "rita") as client:
         page = Texts((await client.get("/")).text)
+        assert not [mark for mark in page.named("span") if mark.get("class") == "mark publisher"]
+        assert "Publishermember 3 (lost)" in " ".join(page.text.split())
+        whole |= {
+            "quorum": False,
+            "needed": 2,
+            "leader": None,
+            "leader_lost": {"id": 3, "date_ms": 50_524_000},
+        }
+        page = Texts((await client.get("/")).text)
     assert not [mark for mark in page.named("span") if mark.get("class") == "mark publisher"]
     text = " ".join(page.text.split())
-    assert "Publishermember 3 (lost)" in text
-    assert "Quorumno Needed2 more" in text
+    assert "Publishernone (member 3 was named)" in text
+    assert "Quorumno: lost leader 3 at 14:02:04 UTC Needed2 more" in text
+    assert "14:02:04 leader 3 lost, and no other since" in text
     assert "Can lose" not in text
 
 

@@ -38,9 +38,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         (
             {"quorum": False, "needed": 2, "leader": None},
             5,
-            "farm farm: no-quorum, leader none, 2 more needed",
+            "farm farm: no-quorum, leader none, no leader seen yet, 2 more needed",
         ),
-        ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, no leader yet"),
+        ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, no leader seen yet"),
         (
             {"fault_tolerance": 1, "disk_hangs_s": 7.4},
             6,

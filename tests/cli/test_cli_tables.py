@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from garlicfarm.cli.ranking_table import Trends, ranking_table, ranking_view
 from garlicfarm.cli.status_table import (
-    events_text,
+    event_lines,
     feed_lines,
     headline,
     publisher_lines,
@@ -152,7 +152,35 @@ def test_headline_counts_the_members_that_a_majority_lacks() -> None:
     assert headline(status()).endswith(", quorum, can lose 1 more")
     lost = status(quorum=False, needed=2, fault_tolerance=0)
     assert headline(lost).endswith(", no quorum: 2 more needed")
-    assert headline(status(quorum=False, leader=None)).endswith(", no quorum: no leader yet")
+    assert headline(status(quorum=False, leader=None)).endswith(", no quorum: no leader seen yet")
+
+
+def test_farm_that_lost_its_leader_says_whom_and_when_and_what_a_majority_lacks() -> None:
+    lost = {"quorum": False, "leader": None, "leader_lost": {"id": 3, "date_ms": 50_524_000}}
+    assert headline(status(**lost)).endswith(", no quorum: lost leader 3 at 14:02:04 UTC")
+    said = headline(status(**lost, needed=1))
+    assert said.endswith(", no quorum: lost leader 3 at 14:02:04 UTC, 1 more needed")
+    told = [{"date_ms": 50_520_000, "text": "member 3 leads in term 1"}]
+    assert event_lines(status(**lost, events=told)) == [
+        "14:02:00  member 3 leads in term 1",
+        "14:02:04  leader 3 lost, and no other since",
+    ]
+
+
+def test_farm_without_quorum_has_no_publisher_but_a_name() -> None:
+    alive = [member | {"role": "follower"} for member in status()["members"]]
+    body = status(quorum=False, leader=None, members=alive)
+    assert "publisher none (2 was named), " in headline(body)
+    assert [row["publisher"] for row in status_rows(body)] == [None, None, None]
+    shown = words(drawn(ranking_table(ranking(), "ranked", 80, status=body), 80))
+    assert "ranked, publisher none (2 was named) " in shown
+    assert "*" not in shown
+
+
+def test_dead_member_is_not_shown_as_recent() -> None:
+    rows = drawn(ranking_table(ranking(), "", 120, status=status()), 120)
+    recent = [line[line.index("auto") :].split()[1] for line in rows if "auto" in line]
+    assert recent == ["yes", "no", "yes"]
 
 
 def test_last_contact_is_shown_only_between_a_leader_and_its_followers() -> None:
@@ -166,8 +194,8 @@ def test_last_contact_is_shown_only_between_a_leader_and_its_followers() -> None
 
 def test_events_are_lines_with_their_time_the_newest_last() -> None:
     events = [{"date_ms": 50_520_000 + 1000 * n, "text": f"event {n}"} for n in range(9)]
-    assert events_text(events, 2) == "EVENTS (UTC)\n14:02:07  event 7\n14:02:08  event 8"
-    assert events_text([], 2) == events_text(events, 0) == ""
+    assert event_lines(status(events=events), 2) == ["14:02:07  event 7", "14:02:08  event 8"]
+    assert event_lines(status(), 2) == []
 
 
 def test_trend_has_a_bar_per_ranking_on_one_scale() -> None:

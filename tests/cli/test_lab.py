@@ -195,11 +195,11 @@ def test_lab_ends_a_node_that_was_started_again_by_hand(tmp_path: Path) -> None:
         running_lab(tmp_path, "--nodes", "1", stdout=terminal.theirs, env=size) as lab,
     ):
         terminal.close_theirs()
-        os.kill(int(terminal.read_until(rb"node 1: kill -9 (\d+)\s")), signal.SIGKILL)
+        os.kill(int(terminal.read_until(rb"node 1[^:]*: kill -9 (\d+)\s")), signal.SIGKILL)
         config = terminal.read_until(rb"(?s)node 1 is down \(killed\).*?--config.*?(/\S+\.toml)")
         again = [sys.executable, "-m", "garlicfarm", "node", "start", "--config", config.decode()]
         with running(again, stderr=subprocess.DEVNULL) as node:
-            terminal.read_until(rb"node 1: kill -9 %d\s" % node.pid)
+            terminal.read_until(rb"node 1[^:]*: kill -9 %d\s" % node.pid)
             lab.send_signal(signal.SIGTERM)
             while terminal.read():
                 pass

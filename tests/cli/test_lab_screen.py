@@ -51,7 +51,7 @@ def screen(nodes: dict[int, NodeProcess]) -> LabScreen:
 def test_screen_is_whole_and_says_how_to_kill_and_to_start_each_node(screen: LabScreen, width: int) -> None:
     lines = shown(screen, status(), width)
     assert all(len(line) <= width for line in lines)
-    assert "node 1: kill -9 101" in lines
+    assert "node 1, leader: kill -9 101" in lines
     assert "node 2 is down (killed); start it again:" in lines
     assert "node 3 is down (exit code 1): error: the disk is full; start it again:" in " ".join(lines)
     start = lines.index("  .venv/bin/garlicfarm node start --config \\")
@@ -69,13 +69,49 @@ def test_screen_without_an_answer_says_so(screen: LabScreen) -> None:
     assert shown(screen, None)[0] == "no node answers"
 
 
-@pytest.mark.parametrize(("height", "events"), [(60, 6), (37, 3), (24, 0)])
+@pytest.mark.parametrize(("height", "events"), [(60, 6), (37, 4), (24, 1)])
 def test_screen_shows_as_many_events_as_have_a_line(screen: LabScreen, height: int, events: int) -> None:
     told = [{"date_ms": 1000 * n, "index": n, "text": f"event {n}", "previous": None} for n in range(9)]
     lines = shown(screen, status(events=told), 80, height)
     assert sum("  event " in line for line in lines) == events
     assert lines[-1] == "Ctrl-C ends the lab and leaves nothing behind."
     assert ("Kill the leader or the publisher in another terminal." in lines) == (height > 30)
+
+
+@pytest.mark.parametrize("members", [3, 5, 9])
+@pytest.mark.parametrize(("width", "height"), [(40, 24), (80, 24), (100, 40)])
+@pytest.mark.parametrize("dead", [0, 2])
+def test_screen_of_any_size_says_whom_to_kill_what_happened_and_how_to_end(
+    width: int, height: int, members: int, dead: int
+) -> None:
+    ids = range(1, members + 1)
+    farm = {each: Node(each, 100 + each) if each > dead else Node(each, None, -9) for each in ids}
+    leader, publisher = members, members - 1 if members - 1 > dead else members
+    row = status()["members"][0]
+    roles = {
+        each: "unreachable" if each <= dead else "leader" if each == leader else "follower" for each in ids
+    }
+    rows = [row | {"id": each, "role": roles[each], "publisher": each == publisher} for each in ids]
+    told = [{"date_ms": 1000 * n, "index": n, "text": f"event {n}", "previous": None} for n in range(9)]
+    quorum = members - dead > members // 2
+    body = status(leader=leader, publisher=publisher, members=rows, events=told, quorum=quorum)
+    placed = ranking()
+    placed["members"] = [placed["members"][0] | {"id": each, "publisher": each == publisher} for each in ids]
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(LabScreen(SimpleNamespace(nodes=farm), None).drawn(body, placed, width, height))  # type: ignore[arg-type]
+    lines = captured.get().splitlines()
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert any(line.endswith(f"kill -9 {100 + leader}") and "leader" in line for line in lines)
+    if quorum:
+        assert any(line.endswith(f"kill -9 {100 + publisher}") and "publisher" in line for line in lines)
+    assert "00:00:08  event 8" in lines
+    assert "".join(lines[-2:]).endswith("Ctrl-C ends the lab and leaves nothing behind.")
+    header = next(number for number, line in enumerate(lines) if line.startswith("ID"))
+    assert [line.split()[0] for line in lines[header + 1 :][: min(members, 5)]] == [
+        str(each) for each in ids[: min(members, 5)]
+    ]
 
 
 async def test_preparation_tells_what_came_and_how_long_it_took(

@@ -36,6 +36,7 @@ class Slow:
         self.told: list[tuple[float, int, float, float]] = []
         self.answers = 0
         self._tags = count()
+        self._theirs: list[trio.abc.Stream] = []
         self.peers = Peers(
             1,
             self._dial,
@@ -72,12 +73,13 @@ class Slow:
 
     async def _dial(self, member: int, endpoint: str) -> Established:
         ours, theirs = trio.testing.memory_stream_pair()
+        self._theirs.append(theirs)
         self.nursery.start_soon(self._serve, member, theirs)
         return Established(ours, "farm", "1", frozenset(), None, None, b"")
 
     async def _serve(self, member: int, stream: trio.abc.Stream) -> None:
         decoder = RequestDecoder(Limits())
-        while data := await stream.receive_some():
+        while data := await _received(stream):
             decoder.receive_data(data)
             await trio.sleep(self.delay_s[member])
             while decoder.next_message() is not None:
@@ -89,6 +91,11 @@ class Slow:
         nursery.start_soon(self.peers.run)
         servers = tuple(ClusterServer(member, f"ssl://member{member}") for member in (1, 2, 3))
         self.peers.follow(servers)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def hang_up(self) -> None:
+        for stream in self._theirs:
+            await trio.aclose_forcefully(stream)
         await trio.testing.wait_all_tasks_blocked()
 
     def send(self, member: int, *values: bytes) -> None:
@@ -104,6 +111,13 @@ class Slow:
             for member in members:
                 self.send(member)
             await trio.sleep(HEARTBEAT_S)
+
+
+async def _received(stream: trio.abc.Stream) -> bytes | bytearray:
+    try:
+        return await stream.receive_some()
+    except trio.ClosedResourceError:
+        return b""
 
 
 async def test_round_trip_p99_over_a_quarter_of_the_election_timeout_is_told_of_that_member(
@@ -167,4 +181,28 @@ async def test_requests_that_one_hiccup_delays_together_are_one_round_trip(autoj
         assert slow.told == []
         await slow.beat(1, 2, slow={0})
         assert len(slow.told) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_round_trip_of_some_time_ago_is_not_reported(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        assert slow.peers.rtt_s(2, ELECTION_S) is None
+        await slow.beat(1, 2)
+        await trio.sleep(ELECTION_S - HEARTBEAT_S)
+        assert slow.peers.rtt_s(2, ELECTION_S) == pytest.approx(QUICK_S)
+        await trio.sleep(ELECTION_S)
+        assert slow.peers.rtt_s(2, ELECTION_S) is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_round_trip_is_not_reported_of_a_connection_that_has_ended(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        await slow.beat(1, 2)
+        assert slow.peers.rtt_s(2, ELECTION_S) == pytest.approx(QUICK_S)
+        await slow.hang_up()
+        assert slow.peers.rtt_s(2, ELECTION_S) is None
         nursery.cancel_scope.cancel()
