@@ -13,6 +13,7 @@ import trio
 from garlicfarm.lab.tun_network import LinkFaults
 from tests.chaos.chaos_farm import ChaosFarm
 from tests.chaos.disk_hangs import hang_disks
+from tests.chaos.endless import endless
 from tests.chaos.flood import flood
 
 __all__ = ["KINDS", "Kind", "draw"]
@@ -197,4 +198,5 @@ KINDS = {
     "disk-hangs": Kind("fuse", _hang),
     "power": Kind("fuse", _power),
     "flood": Kind("", flood),
+    "endless-message": Kind("", endless),
 }
