@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import trio
@@ -37,7 +37,7 @@ _LINES, _RECORDS, _SERVER_SENT = Lines(), Records(), ServerSentEvents()
 MAX_WATCHERS = 128
 MAX_WATCHERS_OF_USER = 56  # each is a connection, of which a user has 64
 
-GOING_AWAY, UNSUPPORTED, INTERNAL_ERROR, TRY_AGAIN = 1001, 1003, 1011, 1013
+GOING_AWAY, INTERNAL_ERROR, TRY_AGAIN = 1001, 1011, 1013
 """Why a WebSocket is closed (RFC 6455, section 7.4.1, and IANA's registry)."""
 
 
@@ -63,7 +63,7 @@ class Watch:
     async def websocket(self, socket: WebSocket, user: str) -> None:
         """Push events over a WebSocket until either side closes it."""
         farm = await self._read_farm(socket)
-        after, kinds = self._asked(socket, user, farm)
+        after, kinds = self._asked(socket, farm)
         form = _RECORDS if binary_format.MEDIA_TYPE in socket.headers.get("accept", "") else _LINES
         with self._watcher(user, farm, after, kinds, form) as watcher:
             headers = farm_headers(farm, next_after=after)
@@ -80,16 +80,16 @@ class Watch:
             detail = f"events come as {_ServerSent.media_type}"
             raise Problem(406, "not-acceptable", detail, "Send it as `Accept`, or ask for a WebSocket.")
         farm = await self._read_farm(request)
-        after, kinds = self._asked(request, user, farm, resume=request.headers.get("last-event-id"))
+        after, kinds = self._asked(request, farm, resume=request.headers.get("last-event-id"))
 
         async def left() -> None:
             await wait_for_disconnect(request)
 
-        async def push(send: Callable[[bytes], Awaitable[None]]) -> None:
-            with self._watcher(user, farm, after, kinds, _SERVER_SENT) as watcher:
-                await self._push(farm, watcher, send, left)
+        async def push(watcher: Watcher, send: Callable[[bytes], Awaitable[None]]) -> None:
+            await self._push(farm, watcher, send, left)
 
-        return _ServerSent(request, push, farm_headers(farm, next_after=after))
+        watching = self._watcher(user, farm, after, kinds, _SERVER_SENT)
+        return _ServerSent(request, watching, push, farm_headers(farm, next_after=after))
 
     async def _push(
         self,
@@ -129,7 +129,7 @@ class Watch:
         return code
 
     def _asked(
-        self, request: HTTPConnection, user: str, farm: FarmView, *, resume: str | None = None
+        self, request: HTTPConnection, farm: FarmView, *, resume: str | None = None
     ) -> tuple[int, Collection[str]]:
         """The index to start after (``resume`` comes before the query's), and the kinds of events. Raises
         `Problem`, and `Compacted`: the next entries are gone."""
@@ -142,6 +142,13 @@ class Watch:
             raise Problem(400, "bad-query", f"kinds are among {', '.join(KINDS)}", "Correct the query.")
         if "entry" in kinds and after < farm.first_index - 1:
             raise Compacted(farm.first_index)
+        return after, kinds
+
+    @contextmanager
+    def _watcher(
+        self, user: str, farm: FarmView, after: int, kinds: Collection[str], form: Form
+    ) -> Iterator[Watcher]:
+        """Raises `Problem`: there is no place for another watcher. It counts from the same moment on."""
         if self._of_user.total() >= MAX_WATCHERS or self._of_user[user] >= MAX_WATCHERS_OF_USER:
             raise Problem(
                 503,
@@ -150,12 +157,6 @@ class Watch:
                 "Watch another node.",
                 headers=[("Retry-After", "5")],
             )
-        return after, kinds
-
-    @contextmanager
-    def _watcher(
-        self, user: str, farm: FarmView, after: int, kinds: Collection[str], form: Form
-    ) -> Iterator[Watcher]:
         live = self._live.get(farm.farm)
         if live is None or live.farm is not farm:
             live = LiveEvents(farm, lambda: self._node.farms.get(farm.farm) is farm)
@@ -177,25 +178,30 @@ class _ServerSent(Response):
     def __init__(
         self,
         request: Request,
-        push: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]],
+        watching: AbstractContextManager[Watcher],
+        push: Callable[[Watcher, Callable[[bytes], Awaitable[None]]], Awaitable[None]],
         headers: dict[str, str],
     ) -> None:
         super().__init__(headers={**headers, "Cache-Control": "no-store"})
         del self.headers["Content-Length"]
         self._is_head = request.method == "HEAD"
+        self._watching = watching
         self._push = push
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_body(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if not self._is_head:
-            await self._push(send_body)
+        # Entered before anything is sent: without a place for it, the answer is a problem.
+        with self._watching as watcher:
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            if not self._is_head:
+                await self._push(watcher, send_body)
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _wait_for_client(socket: WebSocket) -> int | None:
-    """Return once the client has left, or sent a message: it has none to send."""
-    left = (await socket.receive())["type"] == "websocket.disconnect"
-    return None if left else UNSUPPORTED
+async def _wait_for_client(socket: WebSocket) -> None:
+    """Return once the WebSocket is closed: the server closes it where the client sends a message."""
+    await socket.receive()

@@ -13,9 +13,11 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from garlicfarm.admin import live_events, watch
+from garlicfarm.admin.app import create_app
 from garlicfarm.client.https import HttpsClient, StreamedAnswer
 from garlicfarm.client.trust import client_tls
 from garlicfarm.wire.messages import ValueType
@@ -458,3 +460,33 @@ async def test_page_of_another_site_gets_no_events(node: FakeNode, url: str, htt
     login = authorization(await asked(node, url, PATH), "rita", "GET", PATH)
     answer = await asked(node, url, PATH, login + b"Origin: https://evil.example\r\n")
     assert answer.startswith(b"HTTP/1.1 403")
+
+
+async def test_page_counts_as_a_watcher_from_when_its_place_was_found_free(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The first page's answer has not begun when the second one asks."""
+    monkeypatch.setattr(watch, "MAX_WATCHERS_OF_USER", 1)
+    app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
+
+    async def holding(scope: Any, receive: Any, send: Any) -> None:
+        async def hold(message: Any) -> None:
+            if message.get("status") == 200:
+                await trio.sleep_forever()
+            await send(message)
+
+        await app(scope, receive, hold)
+
+    async def ask() -> httpx.Response:
+        auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])
+        transport = httpx.ASGITransport(holding)
+        async with httpx.AsyncClient(transport=transport, base_url="https://node", auth=auth) as client:
+            return await client.get(PATH)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(60):
+            second = await ask()
+        nursery.cancel_scope.cancel()
+    assert (second.status_code, second.json()["type"]) == (503, "garlicfarm:too-many-watchers")
