@@ -26,7 +26,7 @@ from garlicfarm.errors import ConfigError, TransportError
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems", "network_of"]
+__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems", "network_of", "site_of"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -244,12 +244,24 @@ def listener_problems(transport: Transport, url: Endpoint, farms: Sequence[str])
 
 def network_of(address: str) -> str:
     """The unit that limits count by: one IPv4 address, or one IPv6 /64, since a host may have a whole /64."""
+    ip = _ip(address)
+    if isinstance(ip, ipaddress.IPv6Address) and not ip.is_loopback:
+        return str(int(ip) >> 64)
+    return address if ip is None else str(ip)
+
+
+def site_of(address: str) -> str | None:
+    """The IPv6 /48 of an address, since one site may have a whole /48; None: it is not IPv6, or loopback."""
+    ip = _ip(address)
+    if isinstance(ip, ipaddress.IPv6Address) and not ip.is_loopback:
+        return f"{int(ip) >> 80}/48"
+    return None
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, IPv4 where IPv6 only wraps it; None: it is none."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is None:
-            return str(ip) if ip.is_loopback else str(int(ip) >> 64)
-        ip = ip.ipv4_mapped
-    return str(ip)
+        return None
+    return getattr(ip, "ipv4_mapped", None) or ip

@@ -16,6 +16,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
@@ -158,7 +159,7 @@ class _Window:
             self.highest = count
             return True
         behind = self.highest - count
-        if count < 1 or behind >= WINDOW or self.seen >> behind & 1:
+        if behind >= WINDOW or self.seen >> behind & 1:
             return False
         self.seen |= 1 << behind
         return True
@@ -191,6 +192,7 @@ class DigestVerifier:
         self._lookup = lookup
         self._dummy = hmac.digest(key, b"nobody", "sha256").hex()
         self._windows: dict[tuple[int, str], _Window] = {}
+        self._by_age: list[tuple[int, str]] = []  # their keys, as a heap: the oldest one first
         self._floor_ms = -1
 
     def challenges(self, now_s: float, random: bytes, *, stale: bool = False) -> list[str]:
@@ -266,13 +268,17 @@ class DigestVerifier:
         issued_ms = int(match[1], 16)
         age_ms = int(now_s * 1000) - issued_ms
         fresh = 0 <= age_ms <= NONCE_LIFETIME_S * 1000 and issued_ms > self._floor_ms
-        if not fresh or not hmac.compare_digest(self._mac(stem), mac):
+        if count < 1 or not fresh or not hmac.compare_digest(self._mac(stem), mac):
             return False
-        window = self._windows.setdefault((issued_ms, nonce), _Window())
+        key = (issued_ms, nonce)
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window()
+            heappush(self._by_age, key)
         if not window.use(count):
             return False
         if len(self._windows) > MAX_WINDOWS:
-            oldest = min(self._windows)
+            oldest = heappop(self._by_age)
             del self._windows[oldest]
             self._floor_ms = oldest[0]
         return True

@@ -76,6 +76,30 @@ def test_tunnel_where_all_share_an_address_locks_nobody_out(tries: Tries) -> Non
     assert tries("paul", 0.0, TUNNEL, word="right") == 0.0
 
 
+def test_guesses_over_all_networks_of_a_site_are_few_and_delay_no_other_site(tries: Tries) -> None:
+    def host(network: int, site: int = 0xA) -> Peer:
+        return Peer(f"2001:db8:{site:x}:{network:x}::1", True, None)
+
+    for tick in range(60_000):  # each from a /64 of its own, for ten minutes
+        tries("paul", tick / 100, host(tick))
+    free, doubled = module._FREE_OF_SITE, 5  # after these, one every 5 s
+    assert free + doubled + 600 / 5 - 3 <= tries.passwords.judged <= free + doubled + 600 / 5 + 1
+    tries("paul", 606.0, host(1))
+    assert tries("paul", 606.0, host(2), word="right") is None, "one of the same site"
+    assert tries("paul", 606.0, host(2, site=0xB), word="right") == 0.0
+    assert tries("paul", 606.0, HERE, word="right") == 0.0
+    assert tries("anna", 606.0, host(2), word="right") == 0.0
+
+
+def test_first_wrong_passwords_of_a_site_delay_their_own_network_alone(tries: Tries) -> None:
+    guesser = Peer("2001:db8:a:1::1", True, None)
+    user = Peer("2001:db8:a:2::1", True, None)
+    for second in range(4):
+        tries("paul", second * 10.0, guesser)
+        assert tries("paul", second * 10.0, guesser, word="right") is None
+        assert tries("paul", second * 10.0, user, word="right") == 0.0
+
+
 def test_failures_are_forgiven_after_a_quarter_of_an_hour(tries: Tries) -> None:
     for now_s in (0.0, 1.0, 2.0):
         tries("paul", now_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -327,6 +327,35 @@ def test_evicted_window_leaves_a_floor_so_that_no_replay_gets_in(monkeypatch: py
     # A nonce below the floor that was never used is stale as well; one issued now gets in.
     assert use(verifier, new_nonce(verifier, NOW_S + 1, b"s" * 16), 1, later_s) == Refused(stale=True)
     assert isinstance(use(verifier, new_nonce(verifier, later_s), 1, later_s), Verified)
+
+
+def test_login_looks_at_few_rows_of_a_full_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listed(dict[tuple[int, str], digest._Window]):
+        """A table that counts the rows that are looked through."""
+
+        rows = 0
+
+        def __iter__(self) -> Iterator[tuple[int, str]]:
+            for key in super().__iter__():
+                self.rows += 1
+                yield key
+
+    monkeypatch.setattr(digest, "MAX_WINDOWS", 100)
+    verifier = make_verifier()
+    verifier._windows = table = Listed()
+    for number in range(300):
+        nonce = new_nonce(verifier, NOW_S + number, number.to_bytes(16, "big"))
+        assert isinstance(use(verifier, nonce, 1, NOW_S + 300), Verified)
+    assert len(verifier._windows) == len(verifier._by_age) == 100
+    assert table.rows == 0
+
+
+def test_count_of_zero_is_stale_and_takes_no_row() -> None:
+    verifier = make_verifier()
+    for number in range(10):
+        nonce = new_nonce(verifier, NOW_S, number.to_bytes(16, "big"))
+        assert use(verifier, nonce, 0) == Refused(stale=True)
+    assert len(verifier._windows) == 0
 
 
 def test_window_for_a_nonce_older_than_all_kept_ones_serves_once(monkeypatch: pytest.MonkeyPatch) -> None:
