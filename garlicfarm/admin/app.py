@@ -101,6 +101,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/events", api.guarded("reader", watch.server_sent), methods=["GET"]),
             WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
+            Route("/v1/farms/{farm}/state/oldest", api.guarded("reader", api.oldest_state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/rankings", api.guarded("reader", rankings.queries), methods=["GET"]),
             Route(
@@ -215,10 +216,11 @@ class _Api:
 
     async def state(self, request: Request, user: str) -> Response:
         farm = await self.read(request)
-        index, snapshot = farm.state()
-        return Pieces(
-            snapshot, headers=farm_headers(farm, next_after=index), media_type="application/octet-stream"
-        )
+        return _state(farm, *farm.state())
+
+    async def oldest_state(self, request: Request, user: str) -> Response:
+        farm = await self.read(request)
+        return _state(farm, *await farm.oldest_state())
 
     async def log(self, request: Request, user: str) -> Response:
         farm = await self.read(request)
@@ -444,6 +446,10 @@ async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]], *, sta
         index, term = await outcome
         return json_answer({"index": index, "term": term}, farm, status=status)
     raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+
+
+def _state(farm: FarmView, index: int, state: bytes) -> Response:
+    return Pieces(state, headers=farm_headers(farm, next_after=index), media_type="application/octet-stream")
 
 
 class _Wanted:

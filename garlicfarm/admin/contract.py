@@ -115,6 +115,12 @@ class FarmView(EntrySource, Protocol):
     def state(self) -> tuple[int, bytes]:
         """The application's snapshot, and the index up to which entries are in it."""
 
+    async def oldest_state(self) -> tuple[int, bytes]:
+        """The same of the oldest state that the kept entries continue; 0 and no bytes: they begin at index 1.
+
+        Raises `StorageError`.
+        """
+
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         """The body of ``GET …/ranking``; ``statuses``: each row with the member's newest status, as it was
         posted, and its age."""

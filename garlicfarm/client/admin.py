@@ -172,13 +172,17 @@ class AdminClient:
         age_s."""
         return _rows(await self._ask("GET", _path(farm, "readers")), "readers")
 
-    async def state(self, farm: str, *, linearizable: bool = False) -> tuple[int, bytes]:
+    async def state(
+        self, farm: str, *, oldest: bool = False, linearizable: bool = False
+    ) -> tuple[int, bytes]:
         """(index, snapshot) of the application: where to start after `Compacted`.
 
-        ``linearizable``: as for `page`.
+        ``oldest``: not the present one, but the oldest that the entries which the node keeps continue; 0 and
+        no bytes if they begin at index 1. ``linearizable``: as for `page`.
         """
         params = {"linearizable": "true"} if linearizable else None
-        answer = await self._ask("GET", _path(farm, "state"), params=params)
+        path = "state/oldest" if oldest else "state"
+        answer = await self._ask("GET", _path(farm, path), params=params)
         return _header(answer, _NEXT_AFTER), answer.content
 
     async def metrics(self) -> str:

@@ -40,6 +40,7 @@ class FarmAdminView(CommittedEntries):
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
         self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica.context)
+        self._snapshot_turn = trio.CapacityLimiter(1)  # a state may have megabytes
         store = RankingStore(directory)
         self.rankings = StoredRankings(store, self.ranking, replica.core, replica.log)
 
@@ -104,6 +105,12 @@ class FarmAdminView(CommittedEntries):
 
     def state(self) -> tuple[int, bytes]:
         return self._core.applied_index, self._application.snapshot()
+
+    async def oldest_state(self) -> tuple[int, bytes]:
+        if self.first_index == 1:
+            return 0, b""
+        found = await trio.to_thread.run_sync(self._store.oldest_state, limiter=self._snapshot_turn)
+        return self.state() if found is None else (found.index, found.state)
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         return {"index": self._core.applied_index, **self._application.ranking(statuses=statuses)}

@@ -26,6 +26,10 @@ class Store(Storage, Protocol):
         """The snapshot that ``meta`` describes. Blocking; called in a thread."""
         ...
 
+    def oldest_state(self) -> Snapshot | None:
+        """The oldest snapshot that the log continues. Blocking; called in a thread."""
+        ...
+
 
 class StoreWriter(Protocol):
     """The writer: `garlicfarm.storage.Writer`, or one in memory."""

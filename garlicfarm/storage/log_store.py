@@ -259,6 +259,27 @@ class LogStore:
         takes; from any thread. Raises `StorageDamaged`, `StorageVersion`, `StorageError`."""
         return read_snapshot(self.path.parent / SNAPSHOTS / f"{snapshot_name(meta.index, meta.term)}.snap")
 
+    def oldest_state(self) -> Snapshot | None:
+        """The oldest sound snapshot whose next entry the log still has; None: there is none. Blocking, as
+        long as the disk takes; from any thread. Raises `StorageError`."""
+        directory = self.path.parent / SNAPSHOTS
+        try:
+            paths = list_snapshots(directory)
+        except OSError as error:
+            raise storage_error(error, directory) from error
+        for path in reversed(paths):
+            try:
+                found = read_snapshot(path)
+            except (StorageDamaged, StorageVersion):
+                continue
+            except StorageError:
+                if path.exists():
+                    raise
+                continue  # it was deleted meanwhile, as there is a newer one
+            if self.first_index() - 1 <= found.index <= self._newest.index:
+                return found
+        return None
+
     def _from_disk(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
         try:
             return read_entries(self.path, lo, self.index.find(lo, hi, max_bytes))

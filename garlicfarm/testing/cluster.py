@@ -80,6 +80,9 @@ class MemoryStore(UnsyncedStorage):
             *born, meta.index, meta.term, meta.configuration, servers, meta.application_entries, state
         )
 
+    def oldest_state(self) -> Snapshot | None:
+        return self.read_state(self.snapshot()) if self.snapshot().index else None
+
 
 class MemoryStoreWriter:
     """A `garlicfarm.node.store.StoreWriter`: everything queued becomes durable at once."""

@@ -258,6 +258,17 @@ class FarmFeed:
 
         return self._in_turn(ask)
 
+    def oldest_state(self, farm_id: str) -> tuple[int, bytes]:
+        """(index, snapshot): the oldest that the entries of the first node that answers continue. 0 and no
+        bytes: they begin at index 1."""
+
+        def ask(node: _Node) -> tuple[int, bytes]:
+            response = self._get(node, self._path("state/oldest"))
+            self._check_farm(node, response, farm_id)
+            return int(response.headers["Garlic-Farm-Next-After"]), response.content
+
+        return self._in_turn(ask)
+
     def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
         """All committed entries with ``after`` < index ≤ ``upto``, in order, as they arrive.
 

@@ -75,33 +75,29 @@ def read_directory(path: Path, farm: str | None) -> RecordedLog:
 
 
 def read_nodes(nodes: Nodes) -> RecordedLog:
-    """Read the log from the first of ``nodes`` that answers.
+    """Read the log from the first of ``nodes`` that answers: from index 1, else from the oldest state that
+    the node has.
 
     :raises UnreachableError: none does. :raises AuthError: the user or the certificate is wrong.
-    :raises ConfigError: they have no such farm, or it names no publisher; or they have deleted its first
-        entries, so that no state is left for the rest to continue.
+    :raises ConfigError: they have no such farm, or it names no publisher; or they deleted entries just now.
     """
     feed = FarmFeed(nodes)
     try:
         head = feed.head()
         _check_application(nodes.farm, head.application)
-        if head.first_index > 1:
-            raise _no_beginning(nodes.farm, head.first_index)
-        pieces = feed.entries(0, head.commit_index, head.farm_id)
-        return _recorded(nodes.farm, head.farm_id, chain.from_iterable(map(_rows, pieces)))
+        begins, snapshot = feed.oldest_state(head.farm_id)
+        state = [(begins, 0, STATE, snapshot)] if begins else []
+        pieces = feed.entries(begins, head.commit_index, head.farm_id)
+        return _recorded(nodes.farm, head.farm_id, chain(state, chain.from_iterable(map(_rows, pieces))))
     except Compacted as gone:
-        raise _no_beginning(nodes.farm, gone.first_index) from gone
+        raise ConfigError(
+            [
+                f"the nodes deleted entries of {nodes.farm} up to index {gone.first_index - 1} just now:"
+                " try again"
+            ]
+        ) from gone
     finally:
         feed.close()
-
-
-def _no_beginning(farm: str, first_index: int) -> ConfigError:
-    return ConfigError(
-        [
-            f"the log of {farm} at the nodes begins at index {first_index}, and they do not give the state"
-            " before it: stop a node, and name its data directory with --log, which has older states"
-        ]
-    )
 
 
 def _check_application(farm: str, application: str | None) -> None:

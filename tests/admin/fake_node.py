@@ -205,6 +205,10 @@ class FakeFarm:
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.snapshot
 
+    async def oldest_state(self) -> tuple[int, bytes]:
+        await trio.lowlevel.checkpoint()
+        return self.first_index - 1, self.snapshot if self.first_index > 1 else b""
+
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         more = {"status": {"id": 1}, "age_s": 2.5} if statuses else {}
         rows = [row | more for row in self.ranked]

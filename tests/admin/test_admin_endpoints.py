@@ -88,6 +88,18 @@ async def test_state_asked_names_the_index_where_a_reader_goes_on(
     assert node.largest_piece == 256 << 10
 
 
+async def test_oldest_state_is_that_which_the_kept_log_continues(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    for _ in range(5):
+        node.farm.commit(b"x")
+    response = await http.get("/v1/farms/farm/state/oldest")
+    assert (response.content, response.headers["garlic-farm-next-after"]) == (b"", "0")
+    node.farm.compact(4)
+    response = await http.get("/v1/farms/farm/state/oldest")
+    assert (response.content, response.headers["garlic-farm-next-after"]) == (node.farm.snapshot, "3")
+
+
 async def test_log_read_gives_json_lines_and_where_to_go_on(node: FakeNode, http: httpx.AsyncClient) -> None:
     node.farm.commit(b"config", ValueType.CONFIGURATION)
     node.farm.commit('{"näme":"\u2028"}'.encode())

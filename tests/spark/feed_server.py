@@ -24,7 +24,7 @@ class FoldedFarm(FakeFarm):
 
     def __init__(self, name: str = "farm") -> None:
         super().__init__(name)
-        self.node = Node()
+        self.node, self.before = Node(), Node()
 
     def append(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -35,6 +35,12 @@ class FoldedFarm(FakeFarm):
 
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.node.farm.snapshot()
+
+    def compact(self, first_index: int) -> None:
+        for entry in self.log[: first_index - self.first_index]:
+            self.before.apply(entry)
+        super().compact(first_index)
+        self.snapshot = self.before.farm.snapshot()
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         return {"index": self.commit_index, **self.node.farm.ranking()}

@@ -25,9 +25,10 @@ from garlicfarm.storage import (
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 from garlicfarm_plugin_spark import recorded_log
-from garlicfarm_plugin_spark.feed import Nodes
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.ranking import STATE, Row
 from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
+from garlicfarm_plugin_spark.whatif import Recording
 from tests.publishing.scripted_log import configuration
 from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
 from tests.spark.whatif_log import recorded
@@ -147,8 +148,25 @@ def test_log_of_running_nodes_is_all_that_is_committed(server: FeedServer) -> No
     assert list(log.rows()) == ROWS[:40]
 
 
-def test_compacted_log_of_running_nodes_is_refused_with_what_to_do(server: FeedServer) -> None:
-    server.compact(10)
-    with pytest.raises(ConfigError, match=r"begins at index 10, .*data directory with --log") as refused:
+def test_compacted_log_of_running_nodes_begins_with_a_state(server: FeedServer) -> None:
+    server.compact(11)
+    log = read_nodes(nodes(server))
+    assert (log.first_index, log.last_index) == (11, 40)
+    assert list(log.rows()) == [(10, 0, STATE, state(10)), *ROWS[10:40]]
+    assert Recording("farm", log.rows()).history.farm.snapshot() == state(40)
+
+
+def test_log_that_loses_entries_while_it_is_read_can_be_tried_again(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = FarmFeed.oldest_state
+
+    def oldest_state(feed: FarmFeed, farm_id: str) -> tuple[int, bytes]:
+        found = answered(feed, farm_id)
+        server.compact(20)
+        return found
+
+    monkeypatch.setattr(FarmFeed, "oldest_state", oldest_state)
+    with pytest.raises(ConfigError, match="entries of farm up to index 19 just now: try again") as refused:
         read_nodes(nodes(server))
     assert PASSWORD not in str(refused.value)

@@ -94,6 +94,24 @@ async def test_compacted_log_is_read_from_the_oldest_state_that_it_continues(
     assert found.entries == log[4:7]
 
 
+async def test_oldest_state_of_a_running_node_is_the_same_and_a_damaged_one_is_passed_over(
+    stored: Path, log: list[Entry], genesis: Genesis
+) -> None:
+    for index in (2, 4, 6):
+        write_snapshot(stored / SNAPSHOTS, snapshot(genesis, index))
+    await compact(stored, 3)
+    write_snapshot(stored / SNAPSHOTS, snapshot(genesis, 9))  # received, and not in use yet
+    with closing(LogStore.open(stored, farm="farm")) as store:
+        store._newest = snapshot(genesis, 6).meta
+        assert store.oldest_state() == snapshot(genesis, 4)
+        (file,) = (stored / SNAPSHOTS).glob("4-*.snap")
+        file.write_bytes(file.read_bytes()[:-1])
+        assert store.oldest_state() == snapshot(genesis, 6)
+        (file,) = (stored / SNAPSHOTS).glob("6-*.snap")
+        file.unlink()
+        assert store.oldest_state() is None
+
+
 async def test_compacted_log_without_a_sound_state_is_damaged(stored: Path, genesis: Genesis) -> None:
     write_snapshot(stored / SNAPSHOTS, snapshot(genesis, 4))
     await compact(stored, 3)

@@ -104,13 +104,16 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
             first = caught.value.first_index
             assert 200 < first <= index - 19
             at, state = await client.state(nodes.plan.name)
+            early, oldest = await client.state(nodes.plan.name, oldest=True)
+            assert first - 1 <= early <= at
             later = await post(nodes, 10, b"later")  # fewer than are kept, if a snapshot falls due with them
             folded = set(await applied(nodes, later))  # another one may lead by now, and this one follow
-            mine = LogApplication()
-            mine.restore(state)
-            async for entry in client.log(nodes.plan.name, at):
-                mine.apply(entry.index, entry.term, entry.value)
-            assert {mine.snapshot()} == folded
+            for after, begins in ((at, state), (early, oldest)):
+                mine = LogApplication()
+                mine.restore(begins)
+                async for entry in client.log(nodes.plan.name, after):
+                    mine.apply(entry.index, entry.term, entry.value)
+                assert {mine.snapshot()} == folded
             with pytest.raises(Compacted):
                 await client.page(nodes.plan.name, first - 2)
             held = [entry async for entry in client.log(nodes.plan.name, later - 20, all_types=True)]
