@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ MAX_TEXT = 200
 WIDTH, HEIGHT = 1000, 240
 STEPS = (10_000, 25_000, 50_000, 100_000, 250_000)
 TICKS = 5
+SILENCE = 3  # times the usual distance of a member's statuses
 DAY_MS = 86_400_000
 
 
@@ -113,11 +115,12 @@ def _as_written(number: object) -> msgspec.Raw:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One member's scores: ``points`` for SVG, ``style`` 0 … 8 distinguishes it."""
+    """One member's scores: ``lines`` of points for SVG, one for each stretch without a silence; ``style``
+    0 … 8 distinguishes it."""
 
     member: int
     style: int
-    points: str
+    lines: Sequence[str]
     last: int
 
 
@@ -151,14 +154,27 @@ def plot(lines: Sequence[Line], members: Sequence[dict[str, Any]]) -> Plot | Non
         drawn = zip(times, scores, scored, strict=True)
         own = [(time, score) for time, score, line in drawn if line.member == member]
         if own:
-            points = " ".join(f"{WIDTH * (time - first) / span:.1f},{y(score)}" for time, score in own)
-            curves.append(Curve(member, style % 9, points, own[-1][1]))
+            curve = [
+                " ".join(f"{WIDTH * (time - first) / span:.1f},{y(score)}" for time, score in stretch)
+                for stretch in _stretches(own)
+            ]
+            curves.append(Curve(member, style % 9, curve, own[-1][1]))
     form = "%H:%M:%S" if span < DAY_MS else "%d %b %H:%M"
     ticks = [
         (WIDTH * number / (TICKS - 1), f"{_utc(first + span * number // (TICKS - 1)):{form}}")
         for number in range(TICKS)
     ]
     return Plot([(y(mark), mark) for mark in range(low, high + 1, step)], ticks, curves)
+
+
+def _stretches(own: Sequence[tuple[int, int]]) -> Sequence[Sequence[tuple[int, int]]]:
+    """Times and scores of a member, apart where it was silent for much longer than it usually is; a lone one
+    twice, since SVG draws no line of one point."""
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(own)]
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else 0
+    cuts = [at for at, gap in enumerate(gaps, 1) if gap > SILENCE * usual]
+    found = [own[begin:end] for begin, end in pairwise([0, *cuts, len(own)])]
+    return [stretch if len(stretch) > 1 else [*stretch, *stretch] for stretch in found]
 
 
 def _times(statuses: Sequence[Line]) -> Sequence[int]:

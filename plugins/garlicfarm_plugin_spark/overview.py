@@ -115,7 +115,7 @@ class Charts:
             for member, lane in self.lanes.items():
                 lane.add(columns, _word(member, state.row))
                 score = state.row["scores"].get(member)
-                if score is not None:
+                if score is not None and member in state.row["recent"]:  # else it is that of long ago
                     self.curves[member].add(columns, score)
 
     def whole(self) -> list[dict[str, Any]]:

@@ -112,7 +112,8 @@ def places(lines: list[Line], members: int) -> dict[int, list[float]]:
     drawn = plot(lines, [{"id": id_} for id_ in range(1, members + 1)])
     assert drawn is not None
     return {
-        curve.member: [float(point.split(",")[0]) for point in curve.points.split()] for curve in drawn.curves
+        curve.member: [float(point.split(",")[0]) for points in curve.lines for point in points.split()]
+        for curve in drawn.curves
     }
 
 
@@ -127,6 +128,27 @@ def test_scores_are_drawn_at_their_time_whatever_one_wrong_clock_says() -> None:
     assert places(lines, 3)[3] == [0, 0, 250], "at the time of the others"
     back = [line(1, 1, T0), line(2, 1, T0 - 500), line(3, 1, T0 + 1000)]
     assert places(back, 1) == {1: [0, 0, 1000]}
+
+
+def test_curve_is_broken_where_a_member_was_silent() -> None:
+    """Others post on, so that the time goes on; a lone status is a dot."""
+    silent = {*range(30, 50), *range(51, 70)}
+    lines = [
+        line(3 * second + member, member, T0 + 1000 * second)
+        for second in range(101)
+        for member in (1, 3, 2)
+        if member != 2 or second not in silent
+    ]
+    drawn = plot(lines, [{"id": 1}, {"id": 2}, {"id": 3}])
+    assert drawn is not None
+    steady, other, _ = drawn.curves
+    assert [len(points.split()) for points in steady.lines] == [101]
+    ends = [(points.split()[0], points.split()[-1]) for points in other.lines]
+    assert [[float(point.split(",")[0]) for point in pair] for pair in ends] == [
+        [0, 290],
+        [500, 500],
+        [700, 1000],
+    ]
 
 
 def test_scores_of_one_moment_are_no_curve() -> None:

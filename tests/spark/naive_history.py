@@ -84,7 +84,7 @@ def means(axis: Axis, found: Sequence[Span], member: int) -> dict[int, float]:
     """Column → mean score."""
     sums: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for begin_ms, end_ms, row in found:
-        if member in row["scores"]:
+        if member in row["scores"] and member in row["recent"]:
             for column, ms in axis.columns(begin_ms, end_ms):
                 sums[column][0] += row["scores"][member] * ms
                 sums[column][1] += ms

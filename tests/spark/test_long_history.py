@@ -260,3 +260,28 @@ def test_dates_that_are_deleted_while_a_report_is_made_do_not_break_it(
 
     monkeypatch.setattr(Outline, "axis", property(delete_and_tell))
     assert "Changes, newest first" in report(tmp_path)
+
+
+def test_curve_of_a_member_is_broken_while_it_is_away() -> None:
+    """Its score stays that of its last status."""
+    rows = [
+        {
+            **row,
+            "farm_time_ms": T0 + place * 600_000,
+            "recent": [1] if 60 <= place < 120 else [1, 2],
+            "scores": {1: 600_000, 2: 650_000},
+        }
+        for place, row in enumerate(made_rows(1, 1, a_day=180))
+    ]
+    outline = Outline(0, 100)
+    for row in rows:
+        outline.follow(row)
+    assert outline.axis is not None
+    found = Charts(outline, outline.axis, HOUR_MS, [1, 2])
+    for row in rows:
+        found.follow(row)
+    always, away = (found.curves[member].lines((500_000, 700_000), 100) for member in (1, 2))
+    assert (len(always), len(away)) == (1, 2)
+    begin, end = (outline.axis.x(rows[place]["farm_time_ms"]) for place in (60, 120))
+    assert float(away[0].split()[-1].split(",")[0]) <= begin + 1
+    assert float(away[1].split(",")[0]) >= end - 1
