@@ -8,21 +8,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from garlicfarm.publishing.fold_state import Because, FarmState
 
-__all__ = ["SHORT_REASONS", "EventLog", "FarmEvent"]
+__all__ = ["SHORT_REASONS", "EventLog", "FarmEvent", "Reason", "reason_of"]
 
 KEPT = 50
 
+Reason = Because | Literal["override"]
+
 SHORT_REASONS: Mapping[str, str] = {
+    "override": "by an override",
     "ineligible": "no longer eligible",
     "group": "in a better group",
     "margin": "ahead three times in a row",
 }
 """Why a publisher was named, behind the words "took over from N"."""
+
+
+def reason_of(state: FarmState) -> Reason:
+    """Why the publisher changed at ``state.since``: that of the rules, unless an override that is still in
+    force made them say so."""
+    orders = state.policy.orders.items()
+    is_ordered = any(what.startswith("override ") and order.index == state.since for what, order in orders)
+    return "override" if is_ordered and state.because in ("ineligible", "group") else state.because
 
 
 class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +46,7 @@ class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     publisher: int | None = None
     previous: int | None = None
-    because: Because = ""
+    because: Reason = ""
 
 
 class EventLog:
@@ -83,7 +95,7 @@ class EventLog:
                     text=", ".join(told),
                     publisher=state.publisher if changed else None,
                     previous=previous if changed else None,
-                    because=state.because if changed else "",
+                    because=reason_of(state) if changed else "",
                 )
             )
         self._lost = (self._lost | {*lost}) - {*back, *removed}
@@ -103,4 +115,4 @@ def _takeover(state: FarmState, previous: int | None, *, missed: bool) -> str:
         return f"member {state.publisher} publishes"
     if missed:
         return f"{state.publisher} took over"
-    return f"member {state.publisher} took over from {previous} ({SHORT_REASONS[state.because]})"
+    return f"member {state.publisher} took over from {previous} ({SHORT_REASONS[reason_of(state)]})"

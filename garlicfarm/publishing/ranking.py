@@ -11,10 +11,10 @@
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
 Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
-says why the publisher changed at ``since``: vacant (there was no publisher), ineligible (its predecessor
-stopped being eligible), group (it is in a better group: mode ``on``, or its predecessor was sanctioned),
-margin (it led three times in a row). ``orders``: the user, date and index that set each value in force
-(`policy`).
+says why the publisher changed at ``since``: vacant (there was no publisher), override (one that is still
+in force took the role from its predecessor), ineligible (its predecessor stopped being eligible), group (it
+is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row).
+``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
 The ``reason`` of a member explains its place in one phrase.
@@ -33,7 +33,7 @@ import msgspec
 
 from garlicfarm.publishing import publication
 from garlicfarm.publishing.documents import PublishConfig
-from garlicfarm.publishing.events import SHORT_REASONS
+from garlicfarm.publishing.events import SHORT_REASONS, reason_of
 from garlicfarm.publishing.fold_state import FarmState, MemberRecord, ScoredStatus
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
 from garlicfarm.publishing.scoring import MIDDLE
@@ -43,6 +43,7 @@ __all__ = ["BECAUSE", "Fold", "ranking", "reason"]
 BECAUSE: Mapping[str, str] = {
     "": "",
     "vacant": "the role was vacant",
+    "override": "an override took it from the one before",
     "ineligible": "the one before was no longer eligible",
     "group": "it is in a better group than the one before",
     "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",
@@ -74,7 +75,7 @@ def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) 
         "farm_time_ms": state.farm_time_ms,
         "publisher": state.publisher,
         "since": state.since,
-        "because": state.because,
+        "because": reason_of(state),
         "due_since": state.due_since,
         "holders": list(fold.holders),
         "excluded": list(policy.excluded),
@@ -148,7 +149,7 @@ def _reason(
 
 
 def _why_publisher(state: FarmState) -> str:
-    return f"publisher since index {state.since}: {BECAUSE[state.because]}"
+    return f"publisher since index {state.since}: {BECAUSE[reason_of(state)]}"
 
 
 def _mode(fold: Fold, state: FarmState, member: int) -> str:

@@ -34,7 +34,7 @@ def test_events_tell_who_was_lost_who_took_over_and_why() -> None:
         (37, "member 3 lost, 2 took over"),
         (44, "member 3 is back"),
         (52, "member 3 took over from 2 (no longer eligible)"),
-        (67, "member 2 took over from 3 (in a better group)"),
+        (67, "member 2 took over from 3 (by an override)"),
     ]
 
 
@@ -100,7 +100,12 @@ def test_reason_is_one_phrase_for_each_member() -> None:
     assert reasons(log.farm)[2] == "behind member 1, whose mode is on"
     log.override(1, "off")
     assert reasons(log.farm)[1] == "its mode is off by override"
-    assert reasons(log.farm)[2] == "took over from 1 at index 7 (no longer eligible)"
+    assert reasons(log.farm)[2] == "took over from 1 at index 7 (by an override)"
+    taken = "publisher since index 7: an override took it from the one before"
+    assert reasons(log.farm, told=False)[2] == taken
+    log.override(3, "auto")
+    assert reasons(log.farm, told=False)[2] == taken
+    log.override(1, None)  # what was ordered is forgotten
     assert (
         reasons(log.farm, told=False)[2] == "publisher since index 7: the one before was no longer eligible"
     )

@@ -291,7 +291,7 @@ def test_ranking_says_why_for_every_member() -> None:
         3: [
             ALIVE % 4,
             "eligible: its mode is auto; it reports no meta.publishing, but nor does any other candidate",
-            "publisher since index 5: the one before was no longer eligible",
+            "publisher since index 5: an override took it from the one before",
             "not due to start yet: member 1 has not let go",
         ],
         4: ["not recent: no status yet", "not eligible: it is not recent"],

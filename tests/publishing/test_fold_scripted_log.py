@@ -19,7 +19,7 @@ GOLDEN = [
     (19, 3, "margin"),  # 75,000 ahead at its statuses 13, 16 and 19
     (37, 2, "ineligible"),  # 3 died after 31; 1 counts at 32, 34, 36 and 2 at 33, 35, 37
     (52, 3, "ineligible"),  # 2 says publishConfig off
-    (67, 2, "group"),  # an override says on
+    (67, 2, "override"),  # an override says on
 ]
 
 
