@@ -21,7 +21,7 @@ async def main(url: str, pin: str, user: str, password: str) -> None:
         print(f"committed up to index {index}, in term {term}")
         page, _ = await admin.page("farm", after=index - 2, wait_s=10)
         for entry in page.entries:
-            print(entry.index, entry.value)
+            print(entry.index, entry.value.decode())
 
 
 if __name__ == "__main__":

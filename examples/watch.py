@@ -1,5 +1,6 @@
 """Say what happens in a farm, as it happens: watch.py ADMIN_URL PIN USER PASSWORD_FILE"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ async def main(url: str, pin: str, user: str, password: str) -> None:
         async for event in events:
             match event:
                 case EntryEvent(entry=entry):
-                    print(entry.index, entry.value)
+                    print(entry.index, json.dumps(entry.value.decode(errors="replace")))
                 case LeaderEvent(leader=leader, term=term):
                     print(f"leader {leader} in term {term}")
                 case HealthEvent(health=health):

@@ -200,7 +200,7 @@ async def _ranking(
 async def running_lab(
     directory: Path, nodes: int, interval_ms: int, router: str
 ) -> AsyncIterator[ProcessFarm]:
-    """The lab's farm below ``directory``, its posting interval committed, for as long as the block lasts.
+    """The lab's farm below ``directory``, for as long as the block lasts.
 
     ``router``: ``simulated``, or ``i2pcontrol`` (in a private network only: `garlicfarm.lab.i2pd`).
     """
@@ -208,12 +208,13 @@ async def running_lab(
 
     async with AsyncExitStack() as stack:
         members = await _members(stack, directory, nodes, router)
-        farm = await stack.enter_async_context(process_farm(directory / "farm", members, _plan(directory)))
-        await commit_interval(farm, interval_ms)
+        farm = await stack.enter_async_context(
+            process_farm(directory / "farm", members, _plan(directory, interval_ms))
+        )
         yield farm
 
 
-def _plan(directory: Path) -> FarmPlan:
+def _plan(directory: Path, interval_ms: int) -> FarmPlan:
     """The farm, with a master destination of its own: its key is in ``master.key`` of ``directory``."""
     from garlicfarm.credentials.destination_keys import create_keys
     from garlicfarm.i2p.encoding import encode
@@ -221,7 +222,8 @@ def _plan(directory: Path) -> FarmPlan:
     from garlicfarm.setup.provision import FarmPlan
 
     key_file = directory / "master.key"
-    return FarmPlan(raft=FAST, master=encode(create_keys(key_file).destination), master_key_file=key_file)
+    master = encode(create_keys(key_file).destination)
+    return FarmPlan(raft=FAST, master=master, master_key_file=key_file, interval_ms=interval_ms)
 
 
 async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: str) -> dict[int, MemberPlan]:

@@ -73,6 +73,10 @@ Tables = list[tuple[str, Mapping[str, Any]]]
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 STAGING = ".garlicfarm-new"
+HEAD = """# The configuration of one garlicfarm node. `garlicfarm config check` looks for mistakes in it;
+# `garlicfarm config check --effective` shows every value in force, defaults too, and where each comes from.
+version = 1
+"""
 _FOUNDER = "farm create"  # the author of the first orders, where the log shows a user
 
 
@@ -274,8 +278,7 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
         ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
         *farm_tables(farm, endpoint, "data", member),
     ]
-    head = "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.\nversion = 1\n"
-    write_new_file(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), 0o644)
+    write_new_file(directory / CONFIG_NAME, f"{HEAD}{toml_of(tables)}".encode(), 0o644)
     load(directory / CONFIG_NAME, {})  # checks the plans as it checks every configuration
     return endpoint
 

@@ -21,7 +21,10 @@ async def test_forms_reach_the_log_of_all_and_a_killed_node_is_shown_as_dead(tmp
     with trio.fail_after(110):
         async with running_lab(tmp_path, 3, 1000, "simulated") as farm, chromium() as browser:
             async with farm.nodes[1].client() as client:
-                leader = (await client.status(farm.name))["leader"]
+                leader = None
+                while leader is None:
+                    await trio.sleep(0.1)
+                    leader = (await client.status(farm.name))["leader"]
             follower, other = (one for one in farm.nodes if one != leader)
             password = read_private_file(farm.nodes[follower].directory / "data" / "local.password").strip()
             page = await browser.page()

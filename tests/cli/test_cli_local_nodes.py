@@ -636,3 +636,19 @@ def test_epoch_length_of_a_new_farm_is_the_one_that_was_given(tmp_path: Path, ca
     }.items():
         assert {name: read_genesis(tmp_path / farms / name).epoch_length for name in lengths} == lengths
     assert run(["node", "init", str(tmp_path / "none"), "--epoch-length", "0"]) == 2
+
+
+def test_commands_that_a_configuration_names_do_what_it_says_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "init", str(tmp_path / "node")]) == 0
+    file = tmp_path / "node" / "garlicfarm.toml"
+    comment = " ".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+    check, effective = (line.split()[1:] for line in re.findall(r"`(garlicfarm [^`]+)`", comment))
+    capsys.readouterr()
+    assert run([*check, "--config", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok\n"
+    assert run([*effective, "--config", str(file)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {"default", "file", "preset"} <= {row[1] for row in rows if len(row) > 1}
+    assert "node.shutdown_timeout_s" in {row[0] for row in rows}

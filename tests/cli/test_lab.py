@@ -187,6 +187,16 @@ def test_lab_that_is_killed_leaves_nothing(
     until(lambda: not list(temporary.iterdir()) and not command_lines(tmp_path))
 
 
+@pytest.mark.slow
+def test_lab_starts_without_a_warning_and_its_leases_outlast_an_election(tmp_path: Path) -> None:
+    def log() -> str:
+        return "".join(file.read_text() for file in tmp_path.glob("temporary/*/farm/node-1/node.log"))
+
+    with running_lab(tmp_path, "--nodes", "1") as lab:
+        until(lambda: "event=publishing" in log(), lab)
+        assert [line for line in log().splitlines() if " INFO " not in line] == []
+
+
 def test_lab_ends_a_node_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """By hand, as the lab's screen says. Before that a node that ends is a lab that does not start."""
     size = {"COLUMNS": "500", "LINES": "60", "TERM": "xterm"}

@@ -82,7 +82,7 @@ async def test_watcher_says_what_happens(tmp_path: Path, capsys: pytest.CaptureF
                 await trio.sleep(0.01)
                 output += capsys.readouterr().out
         nursery.cancel_scope.cancel()
-    assert output == "leader 1 in term 3\nthe farm is degraded\n1 b'hello'\n"
+    assert output == 'leader 1 in term 3\nthe farm is degraded\n1 "hello"\n'
 
 
 async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.CaptureFixture[str]) -> None:

