@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Terminal", "running", "until"]
+__all__ = ["Terminal", "running", "until", "without_signs_of_life"]
 
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -36,6 +36,11 @@ def running(
             raise
         finally:
             process.kill()
+
+
+def without_signs_of_life(stderr: str) -> str:
+    """What a command wrote, whether or not the machine was so busy that it had to wait."""
+    return re.sub(r"^\d+ s: waiting for .*\n", "", stderr, flags=re.MULTILINE)
 
 
 def until(condition: Callable[[], object], *processes: subprocess.Popen[bytes]) -> None:

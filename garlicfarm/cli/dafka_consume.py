@@ -92,7 +92,7 @@ def consume(
     config = plugin("config").MeshConfig(**mesh)
     wanted = {"start": start, "offsets_file": offsets, "skip_lost": skip_lost}
     with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
-        trio.run(_main, config, topics, wanted, count, options.timeout_s)
+        trio.run(_main, config, topics, wanted, count, options)
 
 
 async def _main(
@@ -100,20 +100,27 @@ async def _main(
     topics: tuple[str, ...],
     wanted: Mapping[str, Any],
     count: int | None,
-    timeout_s: float | None,
+    options: Options,
 ) -> None:
     import trio
 
     from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals, stopped_by_signals
 
     token = trio.lowlevel.current_trio_token()
     # Without a count it reads until it is told to end; with one, that comes too early.
     ending = stopped_by_signals if count is None else ended_by_signals
-    async with ending(), plugin("consumer").open_consumer(config, topics, **wanted) as consumer:
-        with deadline(timeout_s, "the topics were followed"):
+    what, quiet = f"the first record of {', '.join(topics)}", options.verbosity < 0
+    async with (
+        ending(),
+        plugin("consumer").open_consumer(config, topics, **wanted) as consumer,
+        sign_of_life(what, quiet=quiet) as came,
+    ):
+        with deadline(options.timeout_s, "the topics were followed"):
             while count is None or count > 0:
                 records = await consumer.receive(count)
+                came()
                 if count is not None:
                     count -= len(records)
                 printed = trio.Event()

@@ -49,13 +49,14 @@ def produce(options: Options, topic: str, acks: int, mesh: Mapping[str, Any]) ->
 
     config = plugin("config").MeshConfig(**mesh)
     with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
-        return trio.run(_main, config, topic, acks, options.timeout_s)
+        return trio.run(_main, config, topic, acks, options)
 
 
-async def _main(config: Any, topic: str, acks: int, timeout_s: float | None) -> int:
+async def _main(config: Any, topic: str, acks: int, options: Options) -> int:
     import trio
 
     from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import stopped_by_signals
 
     too_long = 0
@@ -65,14 +66,20 @@ async def _main(config: Any, topic: str, acks: int, timeout_s: float | None) -> 
         plugin("producer").open_producer(config, topic, acks=acks) as producer,
     ):
         try:
-            with deadline(timeout_s, "not all records are saved"):
+            with deadline(options.timeout_s, "not all records are saved"):
                 async with _lines(sys.stdin.fileno()) as received:
                     async for lines in received:
                         too_long += lines.count(None)
                         await producer.send_many(line for line in lines if line is not None)
                 if not acks:
                     await trio.sleep_forever()
-                await producer.wait_acked()
+
+                def what() -> str:
+                    sent = producer.next_sequence
+                    return f"stores to save {sent - producer.acked} of {sent} records"
+
+                async with sign_of_life(what, quiet=options.verbosity < 0):
+                    await producer.wait_acked()
         finally:
             all_saved = producer.acked == producer.next_sequence
             click.echo(_summary(producer, acks, too_long), err=True)

@@ -157,7 +157,7 @@ def _administer(
         return rows, await client.policy(farm) if changes_leases else {}
 
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
-    done, policy = ask(options, commit, unmet=unmet)
+    done, policy = ask(options, commit, awaited="the committed order", unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
     least_R = policy.get("least_R", 0)  # a node of version 0.1 does not say
     if policy and policy["R"] < least_R:

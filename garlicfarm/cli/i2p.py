@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
     --timeout), and puts the address into the configuration of the node, if there is one. The command can be
     repeated: existing keys are kept.
     """
+    import trio
+
     from garlicfarm.setup.i2p_tunnel import Tunnel
     from garlicfarm.transport import Endpoint
 
@@ -73,7 +75,8 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
             return
     else:
         _write_tunnel(tunnels_dir / f"{name}.conf", tunnel.i2pd())
-    endpoint = Endpoint("i2p", _await_address(file, options.timeout_s or DEFAULT_TIMEOUT_S), inport)
+    address = trio.run(_await_address, file, options.timeout_s or DEFAULT_TIMEOUT_S)
+    endpoint = Endpoint("i2p", address, inport)
     click.echo(endpoint)
     if config is None or farm is None:
         _say(f"make a node that is reached there: garlicfarm node init --endpoint {endpoint}")
@@ -136,19 +139,21 @@ def _write_tunnel(path: Path, text: str) -> None:
     _say(f"wrote {path}; let the router read it: systemctl reload i2pd (or send it SIGHUP)")
 
 
-def _await_address(keys: Path, timeout_s: float) -> str:
+async def _await_address(keys: Path, timeout_s: float) -> str:
+    import trio
+
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.setup.i2p_tunnel import b32_address
 
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            return b32_address(keys)
-        except FileNotFoundError:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(
-                    f"the router has not made {keys} within {timeout_s:g} s; has it read its tunnels again?"
-                ) from None
-        time.sleep(POLL_S)
+    with trio.move_on_after(timeout_s):
+        async with sign_of_life(f"the router to make {keys}"):
+            while True:
+                with suppress(FileNotFoundError):
+                    return b32_address(keys)
+                await trio.sleep(POLL_S)
+    raise TimeoutError(
+        f"the router has not made {keys} within {timeout_s:g} s; has it read its tunnels again?"
+    )
 
 
 def _configure(config: Config, farm: FarmSection, endpoint: Endpoint, listener: Endpoint) -> None:

@@ -127,6 +127,7 @@ async def _main(
 ) -> None:
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals
     from garlicfarm.lab.directory import lab_directory
 
@@ -134,7 +135,8 @@ async def _main(
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
     if not until and sys.stderr.isatty():
         _say(f"starting {nodes} nodes")
-    async with ended_by_signals():
+    what = f"the farm: {until}" if until else f"{nodes} nodes to start"
+    async with ended_by_signals(), sign_of_life(what) as came:
         with lab_directory() as directory, trio.fail_after(deadline_s):
             async with AsyncExitStack() as stack:
                 site = None
@@ -152,6 +154,7 @@ async def _main(
                     if site and until == "moved":
                         await _move(site)
                 else:
+                    came()
                     await _show(farm, rank, site)
 
 

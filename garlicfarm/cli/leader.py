@@ -54,7 +54,7 @@ def stepdown(options: Options, to: int | None) -> None:
             raise
 
     unmet = "no other member is known to lead yet; see `garlicfarm leader show`"
-    _print(options, {"leader": ask(options, step_down, unmet=unmet)})
+    _print(options, {"leader": ask(options, step_down, awaited="the next leader's id", unmet=unmet)})
 
 
 def _print(options: Options, row: dict[str, Any]) -> None:

@@ -45,7 +45,12 @@ def post(options: Options, file: BinaryIO, batch: int | None) -> int:
     async def send(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.post(farm, entry)
 
-    index, term = ask(options, send, unmet="the entry is not known to be committed; look for it in the log")
+    index, term = ask(
+        options,
+        send,
+        awaited="the entry's index",
+        unmet="the entry is not known to be committed; look for it in the log",
+    )
     if options.output == "table":
         click.echo(index)
     elif options.output == "jsonl":
@@ -64,7 +69,7 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
     async def send(client: AdminClient, farm: str) -> int:
         return await post_lines(client, farm, descriptor, most, options.output)
 
-    return ask(options, send, unmet="the end of the input was not reached")
+    return ask(options, send, unmet="the end of the input was not reached", follows=True)
 
 
 @log.command(examples=["garlicfarm log tail -f", "garlicfarm log tail --after 1000 --linearizable"])
@@ -98,9 +103,13 @@ def tail(options: Options, follow: bool, after: int | None, all_types: bool, lin
     from garlicfarm.wire.messages import ValueType
 
     async def read(client: AdminClient, farm: str, start: int) -> None:
-        async for entry in client.log(farm, start, all_types=all_types, linearizable=linearizable):
-            click.echo(encode_lines([entry]), nl=False)
-            start = entry.index
+        from garlicfarm.cli.sign_of_life import sign_of_life
+
+        async with sign_of_life("the first entry") as came:
+            async for entry in client.log(farm, start, all_types=all_types, linearizable=linearizable):
+                came()
+                click.echo(encode_lines([entry]), nl=False)
+                start = entry.index
         if not follow:
             return
         async with client.events(farm, start, kinds=("entry",)) as events:
@@ -117,4 +126,5 @@ def tail(options: Options, follow: bool, after: int | None, all_types: bool, lin
                 raise
             await read(client, farm, gone.first_index - 1)
 
-    ask(options, read_all, unmet=f"the {'log was followed' if follow else 'end of the log was not reached'}")
+    unmet = f"the {'log was followed' if follow else 'end of the log was not reached'}"
+    ask(options, read_all, unmet=unmet, follows=True)

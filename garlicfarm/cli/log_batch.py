@@ -13,6 +13,7 @@ import click
 import trio
 
 from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.sign_of_life import sign_of_life
 from garlicfarm.cli.signals import ended_by_signals
 from garlicfarm.errors import (
     AuthError,
@@ -161,7 +162,8 @@ async def post_lines(client: AdminClient, farm: str, descriptor: int, most: int,
                         if with_more:
                             waiting.extend(with_more)
                             continue
-                    await _post(client, farm, _next(waiting, most), report)
+                    async with sign_of_life("posted lines to be committed"):
+                        await _post(client, farm, _next(waiting, most), report)
             ended = True
     finally:
         click.echo(report.summary(ended), err=True)

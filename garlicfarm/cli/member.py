@@ -154,7 +154,7 @@ def _change(
             return figures, (None, None)
 
     unmet = "the change is not known to be committed; see `garlicfarm member list`"
-    figures, (index, term) = ask(options, make, unmet=unmet)
+    figures, (index, term) = ask(options, make, awaited="the committed change", unmet=unmet)
     if options.output == "json":
         before, after = figures
         body = {"index": index, "term": term, "before": before, "after": after}

@@ -203,16 +203,25 @@ async def _join(config: Config, token: JoinToken, timeout_s: float | None, show:
 
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.errors import GarlicFarmError
     from garlicfarm.node import serve
+
+    stage = "the node to start"
+
+    def note(now: str, done: int, total: int | None) -> None:
+        nonlocal stage
+        stage = f"the farm: {now} {done} of {total}" if total else f"the farm: {now}"
+        show(now, done, total)
 
     refused: GarlicFarmError | None = None
     shutdown = trio.Event()
     with deadline(timeout_s, f"node {token.id} is no member of the farm {token.farm} yet"):
-        async with trio.open_nursery() as nursery:
+        is_shown = sys.stderr.isatty()  # by a bar that moves
+        async with sign_of_life(lambda: stage, quiet=is_shown), trio.open_nursery() as nursery:
             node = await nursery.start(partial(serve, config, shutdown=shutdown))
             try:
-                await _Enrolment(config, token, node.farms[token.farm], show).run()
+                await _Enrolment(config, token, node.farms[token.farm], note).run()
             except GarlicFarmError as error:
                 refused = error
             shutdown.set()

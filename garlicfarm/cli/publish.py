@@ -65,7 +65,7 @@ def now(options: Options) -> None:
                 await trio.sleep(POLL_INTERVAL_S)
         raise TimeoutError(_unmet(index, wait_s, seen))
 
-    published = ask(replace(options, timeout_s=None), order)
+    published = ask(replace(options, timeout_s=None), order, awaited="the publisher's report")
     if options.output == "table":
         published["last_published"] = date_text(published.pop("last_published_ms"))
     print_rows(options.output, "garlicfarm.publish-now/1", [published])

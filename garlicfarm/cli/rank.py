@@ -168,14 +168,16 @@ def rank(
 async def _main(nodes: Any, farms: tuple[str, ...] | None, job: dict[str, Any], options: Options) -> None:
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals
 
     runner, job_module = plugin("runner"), plugin("job")
-    async with ended_by_signals():
+    quiet = options.verbosity < 0
+    async with ended_by_signals(), sign_of_life("Spark and its first ranking", quiet=quiet) as came:
         with deadline(options.timeout_s, "the ranking was ended"):
             if farms is None:
                 farms = (await trio.to_thread.run_sync(only_farm, nodes, abandon_on_cancel=True),)
-            with viewer(quiet=options.verbosity < 0) as shown:
+            with viewer(came, quiet=quiet) as shown:
                 await runner.run(job_module.Job(nodes=nodes, farms=farms, **job), shown)
 
 

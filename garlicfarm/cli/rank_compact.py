@@ -23,5 +23,8 @@ def compact(options: Options, directory: str) -> None:
     nothing. Unfinished files of writers that were killed are removed. Shown are the dates whose files were
     merged.
     """
-    merged = plugin("compact").compact(plugin("place").local_path(directory))
+    from garlicfarm.cli.sign_of_life import run_blocking
+
+    merge, path = plugin("compact").compact, plugin("place").local_path(directory)
+    merged = run_blocking("the files to be merged", lambda: list(merge(path)))
     print_rows(options.output, "garlicfarm.rank-compact/1", map(asdict, merged))

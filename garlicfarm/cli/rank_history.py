@@ -24,7 +24,10 @@ def history(options: Options, directory: str, by: str, farm: str | None) -> None
 
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`. Needs the extra `spark`, but starts no Spark.
     """
-    rows = plugin("history").stored(plugin("place").local_path(directory), by, farm)
+    from garlicfarm.cli.sign_of_life import run_blocking
+
+    stored, path = plugin("history").stored, plugin("place").local_path(directory)
+    rows = run_blocking("the stored rankings to be read", lambda: list(stored(path, by, farm)))
     print_rows(
         options.output,
         "garlicfarm.rank-history/1",

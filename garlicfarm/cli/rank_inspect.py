@@ -48,10 +48,11 @@ async def _inspect(
 ) -> list[dict[str, Any]]:
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals
 
     inspection = plugin("inspection")
-    async with ended_by_signals():
+    async with ended_by_signals(), sign_of_life("Spark", quiet=verbosity < 0):
         rows: list[dict[str, Any]] = await trio.to_thread.run_sync(
             inspection.inspect, checkpoint, scratch, conf, nodes, verbosity, abandon_on_cancel=True
         )

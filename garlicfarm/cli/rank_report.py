@@ -47,9 +47,11 @@ def report(
     DIRECTORY is that of `rank --sink parquet:DIRECTORY`. The page is one file, without scripts and without
     anything from elsewhere. Needs the extra `spark`, but starts no Spark.
     """
+    from garlicfarm.cli.sign_of_life import run_blocking
     from garlicfarm.durable_files import replace_file
 
-    page = plugin("report").report(plugin("place").local_path(directory), farm, by, days, whatif)
+    write, path = plugin("report").report, plugin("place").local_path(directory)
+    page = run_blocking("the stored rankings to be read", lambda: write(path, farm, by, days, whatif))
     try:
         replace_file(html, [page.encode()], 0o644)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +20,28 @@ __all__ = ["Lines", "Screen", "viewer"]
 
 
 @contextmanager
-def viewer(*, quiet: bool) -> Iterator[Lines | Screen]:
-    """For standard output as it is. ``quiet``: without notes."""
+def viewer(came: Callable[[], None], *, quiet: bool) -> Iterator[Lines | Screen]:
+    """For standard output as it is. ``came`` is called at each ranking. ``quiet``: without notes."""
     if not sys.stdout.isatty():
-        yield Lines(quiet)
+        yield Lines(came, quiet)
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        yield Screen(live, quiet)
+        yield Screen(live, came, quiet)
 
 
 class Lines:
     """Off a terminal: rankings on stdout, all else on stderr."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, came: Callable[[], None], quiet: bool) -> None:
+        self._came = came
         self._quiet = quiet
         self._skipped: dict[str, Mapping[str, int]] = {}
 
     async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
+        self._came()
         click.echo(text)
         if skipped != self._skipped.get(farm, {}):
             self._skipped[farm] = skipped
@@ -81,13 +83,15 @@ class _Shown:
 class Screen:
     """On a terminal: one table per farm, kept up to date."""
 
-    def __init__(self, live: Live, quiet: bool) -> None:
+    def __init__(self, live: Live, came: Callable[[], None], quiet: bool) -> None:
         self._live = live
+        self._came = came
         self._quiet = quiet
         self._farms: dict[str, _Shown] = {}
         self._verified = ""
 
     async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
+        self._came()
         shown = self._farms.setdefault(farm, _Shown())
         shown.body = json.loads(text)
         shown.trends.add(shown.body)

@@ -84,15 +84,18 @@ def whatif(
     log: Any = None
 
     async def main() -> bool:
+        from garlicfarm.cli.sign_of_life import sign_of_life
         from garlicfarm.cli.signals import stopped_by_signals
 
         nonlocal log
+        quiet, number = options.verbosity < 0, len(settings) + 1
         async with stopped_by_signals() as scope:
             with deadline(options.timeout_s, "the settings below are all that were compared"):
-                log = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+                async with sign_of_life("the log to be read", quiet=quiet):
+                    log = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
                 with (
                     tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as scratch,
-                    _progress(len(settings) + 1, log.entries, quiet=options.verbosity < 0) as advance,
+                    _progress(number, log.entries, quiet=quiet) as advance,
                 ):
                     question = job.Question(
                         log=log,
@@ -107,7 +110,11 @@ def whatif(
                         answers.append(answer)
                         advance()
 
-                    await job.compare(question, tell)
+                    # On a terminal the bar tells it.
+                    quiet = quiet or sys.stderr.isatty()
+                    left = f"of {number} settings to be compared"
+                    async with sign_of_life(lambda: f"{number - len(answers)} {left}", quiet=quiet):
+                        await job.compare(question, tell)
         return scope.cancel_called
 
     try:

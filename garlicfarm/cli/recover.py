@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def recover(options: Options, agreed: bool) -> None:
     Its store becomes that of a new farm, with a new id and this node as its only member. Entries that only
     the lost members held are lost. Without --yes-i-understand nothing is changed.
     """
+    from garlicfarm.cli.sign_of_life import run_blocking
     from garlicfarm.config import find_config, load
     from garlicfarm.node import APPLICATIONS, check_applications
     from garlicfarm.setup.recovery import finish_recovery, read_survivor, recover_store
@@ -40,7 +42,9 @@ def recover(options: Options, agreed: bool) -> None:
         if agreed and finish_recovery(directory):
             click.echo("an interrupted recovery is finished now; nothing else was done", err=True)
             return
-        survivor = read_survivor(directory, section.name, APPLICATIONS[section.application](section.name))
+        application = APPLICATIONS[section.application](section.name)
+        read = partial(read_survivor, directory, section.name, application)
+        survivor = run_blocking(f"the log in {directory} to be read", read)
         members = [
             {"id": server.id, "endpoint": server.endpoint, "fate": "stays"}
             if server.id == data.node_id
@@ -55,7 +59,10 @@ def recover(options: Options, agreed: bool) -> None:
             "first_index": survivor.first_index,
             "farm_id": survivor.farm_id.hex(),
         }
-        farm_id, kept = recover_store(directory, data.node_id, survivor) if agreed else (None, None)
+        farm_id, kept = None, None
+        if agreed:
+            write = partial(recover_store, directory, data.node_id, survivor)
+            farm_id, kept = run_blocking("the new farm's store to be written", write, abandon=False)
     if options.output == "json":
         new_id = farm_id.hex() if farm_id is not None else None
         print_json("garlicfarm.recover/1", {**log, "members": members, "new_farm_id": new_id})

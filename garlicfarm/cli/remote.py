@@ -74,20 +74,31 @@ def ask(
     options: Options,
     question: Callable[[AdminClient, str], Awaitable[T]],
     *,
+    awaited: str = "",
     unmet: str = "",
+    follows: bool = False,
 ) -> T:
     """Run ``question(client, farm)`` under Trio, within ``--timeout``, and return what it returns.
 
+    :param awaited: what takes the time, for the `sign_of_life`.  [default: an answer from the node]
+    :param follows: the question goes on after the node has answered, and says itself what it waits for.
     :param unmet: what has not come about where ``--timeout`` passes.  [default: no answer from the node]
     :raises TimeoutError: it passed.
     """
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
+
     async def main() -> T:
         found = find_node(options)
         with deadline(options.timeout_s, unmet or f"no answer from {' or '.join(found.urls)}"):
+            urls = " or ".join(found.urls)
             async with found.client() as client:
-                return await question(client, await farm_name(client, options))
+                async with sign_of_life(f"{awaited or 'an answer'} from {urls}"):
+                    farm = await farm_name(client, options)
+                    if not follows:
+                        return await question(client, farm)
+                return await question(client, farm)
 
     return trio.run(main)
 
@@ -115,6 +126,7 @@ def status(options: Options, watch: bool) -> None:
     ask(
         options,
         _watch if watch and options.output == "table" and sys.stdout.isatty() else _print(options, watch),
+        follows=watch,
     )
 
 
@@ -122,8 +134,11 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
     async def show(client: AdminClient, farm: str) -> None:
         import json
 
+        from garlicfarm.cli.sign_of_life import sign_of_life
+
         async def once() -> None:
-            body = await client.status(farm)
+            async with sign_of_life("the status"):
+                body = await client.status(farm)
             if options.output == "table":
                 _print_members(body)
             else:

@@ -46,6 +46,7 @@ def show(options: Options) -> None:
     """
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.config import find_config, load
     from garlicfarm.errors import RouterError
 
@@ -59,7 +60,8 @@ def show(options: Options) -> None:
         with deadline(options.timeout_s, "the router has not answered every question"):
             for farm, its_router in zip(farms, routers, strict=True):
                 asked = _Asked(farm, its_router)
-                rows.extend(await asked.rows())
+                async with sign_of_life(f"the router of farm {farm.name}"):
+                    rows.extend(await asked.rows())
                 silences.extend(f"farm {farm.name}: {cause}" for cause in asked.silences)
 
     trio.run(ask)

@@ -56,26 +56,28 @@ def wait(options: Options, wanted: str) -> None:
 async def _wait(options: Options, wanted: str) -> None:
     import trio
 
+    from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.errors import UnreachableError
 
     unmet, is_met = _CONDITIONS[wanted]
     seen = "no node has answered"
-    with trio.move_on_after(math.inf if options.timeout_s is None else options.timeout_s):
-        while True:
-            try:
-                # Asked anew each time: a node that is started again may have another address.
-                async with find_node(options).client() as client:
-                    farm = await farm_name(client, options)
-                    status = await client.status(farm)
-                    if is_met(status):
-                        return
-                    why = ""
-                    if wanted == "publisher":
-                        why = f"{why_no_publisher(status, await client.ranking(farm))}; "
-                    seen = why + headline(status)
-            except UnreachableError as error:
-                seen = str(error)
-            await trio.sleep(POLL_INTERVAL_S)
+    async with sign_of_life(lambda: f"{wanted}; {seen}"):
+        with trio.move_on_after(math.inf if options.timeout_s is None else options.timeout_s):
+            while True:
+                try:
+                    # Asked anew each time: a node that is started again may have another address.
+                    async with find_node(options).client() as client:
+                        farm = await farm_name(client, options)
+                        status = await client.status(farm)
+                        if is_met(status):
+                            return
+                        why = ""
+                        if wanted == "publisher":
+                            why = f"{why_no_publisher(status, await client.ranking(farm))}; "
+                        seen = why + headline(status)
+                except UnreachableError as error:
+                    seen = str(error)
+                await trio.sleep(POLL_INTERVAL_S)
     raise TimeoutError(f"{unmet} within {options.timeout_s:g} s: {seen}")
 
 

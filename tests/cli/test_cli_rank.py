@@ -62,7 +62,7 @@ def test_option_that_makes_no_sense_is_refused_with_a_sentence(options: list[str
 async def test_screen_shows_a_table_for_each_farm_with_its_own_lag() -> None:
     out = io.StringIO()
     with Live(console=Console(file=out, width=100, highlight=False), auto_refresh=False) as live:
-        screen = Screen(live, quiet=False)
+        screen = Screen(live, lambda: None, quiet=False)
         screen.progress("field", None, 7)
         screen.progress("barn", None, 15)
         await screen.ranking("barn", ranking(12), {"not JSON": 2})
@@ -81,7 +81,7 @@ async def test_screen_shows_a_table_for_each_farm_with_its_own_lag() -> None:
 async def test_lines_are_the_rankings_and_skipped_entries_are_told_once_for_each_farm(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = Lines(quiet=False)
+    lines = Lines(lambda: None, quiet=False)
     for farm in ("barn", "field", "barn"):
         await lines.ranking(farm, ranking(10), {"not JSON": 1})
     out, err = capsys.readouterr()

@@ -27,6 +27,7 @@ from garlicfarm_plugin_spark.java import find_java_home
 from garlicfarm_plugin_spark.ranking import Fold
 from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
+from tests.running import without_signs_of_life
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
 from tests.spark.stored import read_rankings
@@ -418,7 +419,7 @@ def test_inspected_directory_without_a_batch_is_refused_before_spark_starts(
 ) -> None:
     done = inspected(server, "--checkpoint", str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr == (
+    assert without_signs_of_life(done.stderr) == (
         f"error: {tmp_path} is no checkpoint with a finished batch: name that of --checkpoint\n"
     )
 
