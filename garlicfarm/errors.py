@@ -150,11 +150,18 @@ class NoQuorum(GarlicFarmError):
 
 
 class Removed(GarlicFarmError):
-    """This node was removed from ``farm``, permanently: it can return only under a new id."""
+    """This node was removed from ``farm``, permanently: it can return only under a new id. ``is_told``: in an
+    earlier run its leader told it to leave, and it may not have heard of the commit."""
 
-    def __init__(self, farm: str) -> None:
+    def __init__(self, farm: str, is_told: bool = False) -> None:
         self.farm = farm
-        super().__init__(f"this node was removed from the farm {farm}; it can return only under a new id")
+        what = f"this node was removed from the farm {farm}; it can return only under a new id"
+        if is_told:
+            what = (
+                f"the leader of the farm {farm} told this node to leave: it can return only under a new id; "
+                "if the other members still count it in, run `garlicfarm node start --stay`"
+            )
+        super().__init__(what)
 
 
 class ProposalDropped(GarlicFarmError):

@@ -85,6 +85,14 @@ class Refusal(StrEnum):
         "use force and risk that nothing can be committed any more.",
     )
 
+    # handing over
+    ANOTHER_TOOK_OVER = (
+        "another-member-took-over",
+        0,
+        "A JRaft server cannot be told to campaign: it leads when it wins an election by itself. See "
+        "`garlicfarm leader show`.",
+    )
+
     # a new server that the leader has agreed to add
     JOINER_REFUSES = (
         "the-new-server-refuses-to-join",

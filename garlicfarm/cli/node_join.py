@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.net.handshake import Established
 
-__all__ = ["enrol", "join", "undo_node"]
+__all__ = ["JoinAttempt", "enrol", "join", "undo_node"]
 
 POLL_S = 0.1
 RETRY_S = 1.0
@@ -204,7 +204,7 @@ async def _join(config: Config, token: JoinToken, timeout_s: float | None, show:
     import trio
 
     from garlicfarm.cli.sign_of_life import sign_of_life
-    from garlicfarm.errors import GarlicFarmError
+    from garlicfarm.errors import GarlicFarmError, Removed
     from garlicfarm.node import serve
 
     stage = "the node to start"
@@ -218,18 +218,22 @@ async def _join(config: Config, token: JoinToken, timeout_s: float | None, show:
     shutdown = trio.Event()
     with deadline(timeout_s, f"node {token.id} is no member of the farm {token.farm} yet"):
         is_shown = sys.stderr.isatty()  # by a bar that moves
-        async with sign_of_life(lambda: stage, quiet=is_shown), trio.open_nursery() as nursery:
-            node = await nursery.start(partial(serve, config, shutdown=shutdown))
-            try:
-                await _Enrolment(config, token, node.farms[token.farm], note).run()
-            except GarlicFarmError as error:
-                refused = error
-            shutdown.set()
+        try:
+            async with sign_of_life(lambda: stage, quiet=is_shown), trio.open_nursery() as nursery:
+                node = await nursery.start(partial(serve, config, shutdown=shutdown))
+                try:
+                    await JoinAttempt(config, token, node.farms[token.farm], note).run()
+                except GarlicFarmError as error:
+                    refused = error
+                shutdown.set()
+        except* Removed:
+            if refused is None:
+                raise
     if refused is not None:
         raise refused
 
 
-class _Enrolment:
+class JoinAttempt:
     """Has this node, which is running, made a member."""
 
     def __init__(self, config: Config, token: JoinToken, farm: FarmView, show: Show) -> None:
@@ -263,7 +267,7 @@ class _Enrolment:
         said = str(Endpoint("tcp", endpoint.host, endpoint.port)) if is_jraft else section.endpoint
         server = ClusterServer(self._token.id, said)
         self._look()
-        if self._far != (0, 0) and await self._is_member_within(RETRY_S):
+        if self._far != (0, 0) and await self.is_member_within(RETRY_S):
             return  # since an earlier run, which was interrupted
         check_expiry(self._token, time.time())
         self._since = trio.current_time()
@@ -283,10 +287,10 @@ class _Enrolment:
                 # It may be a member meanwhile, without having heard of it.
                 if self._far == (0, 0) or trio.current_time() - self._since > patience_s:
                     raise
-            if await self._is_member_within(wait_s):
+            if await self.is_member_within(wait_s):
                 return
 
-    async def _is_member_within(self, wait_s: float) -> bool:
+    async def is_member_within(self, wait_s: float) -> bool:
         """Whether this node becomes a member, as long as something comes in at least every ``wait_s``."""
         import trio
 
@@ -294,10 +298,29 @@ class _Enrolment:
         while trio.current_time() < max(begun, self._since) + wait_s:
             if self._look():
                 self._since = trio.current_time()
-            if any(row["id"] == self._token.id for row in self._farm.members()["members"]):
+            body = self._farm.members()
+            is_member = any(row["id"] == self._token.id for row in body["members"])
+            if body["was_removed"]:
+                await self._leave_again()
+            if is_member:
                 return True
             await trio.sleep(POLL_S)
         return False
+
+    async def _leave_again(self) -> NoReturn:
+        """The id was a member's before. A JRaft leader does not look at that, and counts this node in: have
+        it removed again. Raises `LocalProtocolError`."""
+        from garlicfarm.errors import GarlicFarmError, LocalProtocolError
+
+        member, what = self._token.id, "it is removed again"
+        try:
+            await self._farm.change_member("remove", member, "", False, "")
+        except GarlicFarmError as error:
+            what = f"it may count as a member now, so have the leader remove it ({error})"
+        raise LocalProtocolError(
+            f"the id {member} was a member's before, and ids are used once; {what}: choose another --id, "
+            f"with another directory than {self._config.base_dir}"
+        )
 
     def _look(self) -> bool:
         """Show how far it is; whether that is farther than it was."""

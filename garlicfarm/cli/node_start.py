@@ -33,8 +33,11 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
     cls=Command,
     examples=["garlicfarm node start", "garlicfarm node start --config node-1/garlicfarm.toml -v"],
 )
+@click.option(
+    "--stay", is_flag=True, help="Stay a member of farms whose leader told this node to leave (exit code 8)."
+)
 @shared_options("config", "verbosity")
-def start(options: Options) -> None:
+def start(options: Options, stay: bool) -> None:
     """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store."""
     with _noted() as early:
         import trio
@@ -46,7 +49,7 @@ def start(options: Options) -> None:
         config = load(path, os.environ)
         descriptors.raise_limit()
         with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
-            trio.run(_main, config, early)
+            trio.run(_main, config, early, stay)
 
 
 def level(configured: Level, verbosity: int) -> Level:
@@ -71,7 +74,7 @@ def _noted() -> Iterator[list[int]]:
         signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
 
 
-async def _main(config: Config, early: Sequence[int]) -> None:
+async def _main(config: Config, early: Sequence[int], stays: bool) -> None:
     import trio
 
     from garlicfarm.logs import EventLogger
@@ -102,7 +105,7 @@ async def _main(config: Config, early: Sequence[int]) -> None:
             nursery.start_soon(end_in_time, signals)
             try:
                 if not early:
-                    await serve(config, shutdown=shutdown)
+                    await serve(config, shutdown=shutdown, stays=stays)
             finally:
                 ending.cancel()
             nursery.cancel_scope.cancel()

@@ -131,6 +131,7 @@ class FarmAdminView(CommittedEntries):
         return {
             "schema": "garlicfarm.members/1",
             **{key: status[key] for key in same},
+            "was_removed": self._replica.membership.was_removed,
             "members": rows,
             "joining": self._joining(),
             "used_ids": sorted(all_members),

@@ -27,8 +27,10 @@ class ReplicaHost(msgspec.Struct, frozen=True):
     """The node's services for one of its replicas.
 
     ``base_dir`` and ``data_dir``: see `garlicfarm.application.ApplicationContext`. ``dial(id, endpoint)``
-    opens an authenticated stream to another member. ``router``: the farm's, entered. ``admin_url()``: the
-    node's admin URL as other machines reach it, None if they cannot.
+    opens an authenticated stream to another member. ``router``: the farm's, entered.
+    ``note_leave_order(term)`` keeps for the next start that the leader of ``term`` told this member to leave,
+    and forgets it with None; blocking, durable on return. ``admin_url()``: the node's admin URL as other
+    machines reach it, None if they cannot.
     """
 
     node_id: int
@@ -38,6 +40,7 @@ class ReplicaHost(msgspec.Struct, frozen=True):
     metrics: FarmMetrics
     log: EventLogger
     router: Router | None = None
+    note_leave_order: Callable[[int | None], None] | None = None
     admin_url: Callable[[], str | None] = lambda: None
 
 

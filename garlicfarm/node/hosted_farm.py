@@ -17,7 +17,7 @@ from garlicfarm.application import Application
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.credentials.member_credentials import member_lookup, member_password, read_secret_file
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import ConfigError
+from garlicfarm.errors import ConfigError, Removed
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
@@ -35,7 +35,15 @@ from garlicfarm.node.retention import Retention
 from garlicfarm.node.transports import Transports
 from garlicfarm.plugins import make_router
 from garlicfarm.router import Router
-from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
+from garlicfarm.storage import (
+    DataDirectory,
+    LogReader,
+    LogStore,
+    Writer,
+    forget_leave_order,
+    has_leave_order,
+    keep_leave_order,
+)
 from garlicfarm.transport import Endpoint
 
 __all__ = ["HostedFarm", "NodeParts", "open_farm"]
@@ -93,10 +101,13 @@ def open_farm(
     """Open the store of a farm, and make the parts that serve it.
 
     Raises `ConfigError`: a file that the farm's table names is not usable, or the store is of another
-    application; `StorageError`: the store is missing, damaged or of another version.
+    application; `StorageError`: the store is missing, damaged or of another version; `Removed`: its leader
+    told this member to leave.
     """
     config, node_id = parts.config, parts.config.node.id
     path = parts.directory.farm_directory(section.name)
+    if has_leave_order(path):
+        raise Removed(section.name, is_told=True)
     store = LogStore.open(path, farm=section.name, is_jraft=_is_jraft(section.name, parts))
     parts.stack.callback(store.close)
     genesis = store.genesis
@@ -144,7 +155,14 @@ def open_farm(
     dialler = MemberDialler(parts.transports, section.default_transport, dial_credentials, parts.log)
     metrics = parts.metrics.farm(section.name)
     paths = config.base_dir, config.node.data_dir
-    host = ReplicaHost(node_id, *paths, dialler.dial, metrics, log, router, parts.admin_url)
+
+    def note_leave_order(term: int | None) -> None:
+        if term is None:
+            forget_leave_order(path)
+        else:
+            keep_leave_order(path, term)
+
+    host = ReplicaHost(node_id, *paths, dialler.dial, metrics, log, router, note_leave_order, parts.admin_url)
     replica = Replica(section, store, make_writer, application, host)
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)

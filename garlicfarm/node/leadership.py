@@ -8,6 +8,7 @@ import trio
 
 from garlicfarm.errors import NoQuorum, ProposalDropped
 from garlicfarm.node.core import Core
+from garlicfarm.refusals import Refusal
 
 __all__ = ["step_down"]
 
@@ -16,8 +17,9 @@ async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
     """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
     ``deadline``: on Trio's clock.
 
-    Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
-    `NoQuorum`: no member took over within two election timeouts, or before the deadline.
+    Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now; another one took
+    over, since ``to`` is a JRaft server, which cannot be told to campaign), `NoQuorum`: no member took over
+    within two election timeouts, or before the deadline.
     """
     begun = trio.Event()
     refused: list[ProposalDropped] = []
@@ -38,5 +40,8 @@ async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
     with trio.move_on_at(min(deadline, longest)):
         while core.is_leader or not core.leader_id:
             await core.wait_leader_change()
-        return core.leader_id
+        if to in (0, core.leader_id):
+            return core.leader_id
+        took_over = f"member {core.leader_id} leads now, and not {to}"
+        raise ProposalDropped(Refusal.ANOTHER_TOOK_OVER, took_over)
     raise NoQuorum("no member took over the leadership in time")

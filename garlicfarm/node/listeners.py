@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -53,17 +53,24 @@ class Listeners:
         self._log = log
         self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
 
+    def of_farms(self, listeners: Sequence[ListenerSection]) -> list[ListenerSection]:
+        """Those that serve a farm: a farm that this node was told to leave is not there."""
+        return [listener for listener in listeners if self._names(listener) or not self._farms]
+
+    def _names(self, listener: ListenerSection) -> tuple[str, ...]:
+        return tuple(name for name in listener.farms or self._farms if name in self._farms)
+
     def check(self, listener: ListenerSection) -> None:
         """Raises `ConfigError` if this listener is not allowed."""
         url = Endpoint.parse(listener.url)
-        farms = listener.farms or tuple(self._farms)
+        farms = self._names(listener)
         if problems := listener_problems(self._transports.get(url.scheme), url, farms):
             raise ConfigError(problems)
 
     async def listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
         """Listen until cancelled; reports the bound address. Raises `TransportError` if it cannot listen."""
         url = Endpoint.parse(listener.url)
-        names = listener.farms or tuple(self._farms)
+        names = self._names(listener)
         credentials = {name: self._farms[name].credentials for name in names}
         # How long members that dial us wait to be admitted (D3 bounds what strangers cost).
         patience_s = [self._farms[name].replica.section.raft.rpc_timeout_s for name in names]

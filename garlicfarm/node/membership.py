@@ -62,6 +62,7 @@ class Membership:
         peers: Peers,
         proposals: Proposals,
         dial: Callable[[int, str], Awaitable[Established]],
+        note_leave_order: Callable[[int | None], None] | None,
         log: EventLogger,
     ) -> None:
         self._core = core
@@ -76,7 +77,7 @@ class Membership:
         self._tasks: deque[Callable[[], Awaitable[None]]] = deque()
         self._has_tasks = trio.Event()
         self._is_serving = False
-        self._removal = Removal(core, peers, log)
+        self._removal = Removal(core, peers, note_leave_order, log)
         self._change: Proposal | None = None  # the last one that this member proposed
 
     @property
@@ -87,6 +88,11 @@ class Membership:
     def is_member(self, server: int) -> bool:
         """Whether the applied Configuration names this server."""
         return server in self._current
+
+    @property
+    def was_removed(self) -> bool:
+        """Whether a Configuration without this member was applied here after one with it, in this run."""
+        return self._removal.is_applied
 
     @property
     def is_changing(self) -> bool:
@@ -160,7 +166,8 @@ class Membership:
     async def change(self, change: ConfChange) -> tuple[int, int]:
         """Change one server; (index, term) of the Configuration after its commit. Only the leader changes
         members: another member asks it over the wire to add or remove one. A
-        leader that is to be removed hands over first.
+        leader that is to be removed hands over first. The index is 0 if a JRaft leader has this member leave
+        without telling it of the commit.
 
         Raises `NotLeader` (the wire can neither change an endpoint nor use ``force``), `NoQuorum`,
         `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed to add a server,
@@ -189,8 +196,12 @@ class Membership:
                             asked = True
                             if change.change is Change.ADD:
                                 scope.deadline = math.inf
-                            await self._wait_applied(change)
-                            return core.applied.configuration.log_index, term
+                            if is_own_removal:
+                                await self._wait_left(change)
+                            else:
+                                await self._wait_applied(change)
+                            is_applied = self.is_member(change.server.id) == (change.change is Change.ADD)
+                            return core.applied.configuration.log_index if is_applied else 0, term
                     else:
                         await core.wait_leader_change()
                 except NotLeader:
@@ -221,6 +232,18 @@ class Membership:
         """Return once the applied Configuration is as ``change`` makes it."""
         while self.is_member(change.server.id) != (change.change is Change.ADD):
             await self._core.wait_applied(self._core.applied_index)
+
+    async def _wait_left(self, change: ConfChange) -> None:
+        """As `_wait_applied`, of this member's own removal; it also ends when it leaves as it was told to."""
+        async with trio.open_nursery() as nursery:
+
+            async def wait_told() -> None:
+                await self._removal.is_over.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_told)
+            await self._wait_applied(change)
+            nursery.cancel_scope.cancel()
 
     async def _begin(self, change: ConfChange, deadline: float) -> Proposal:
         """Begin a change, before ``deadline`` on Trio's clock."""

@@ -29,7 +29,7 @@ from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
 from garlicfarm.node.publisher import PublisherService
 from garlicfarm.node.transports import Transports
-from garlicfarm.storage import DataDirectory
+from garlicfarm.storage import DataDirectory, forget_leave_order
 from garlicfarm.transport import Endpoint, network_of
 from garlicfarm.wire.messages import Configuration
 
@@ -65,6 +65,7 @@ async def serve(
     *,
     applications: Mapping[str, ApplicationFactory] = APPLICATIONS,
     shutdown: trio.Event | None = None,
+    stays: bool = False,
     task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a node until ``shutdown`` is set, then end it in order. Reports the node once it listens; never if
@@ -73,11 +74,13 @@ async def serve(
     :param applications: name in the configuration → factory, given the farm's name. It makes a new
         object at each call: between JRaft peers `restore` is tried on another object first, in another
         thread.
+    :param stays: it stays a member of farms whose leader told it to leave in an earlier run.
     :raises ConfigError: the configuration, or a file that it names, is not usable; or it names an application
         that ``applications`` lacks.
     :raises StorageError: the store is missing, in use, damaged or of another version; or the last
         farm's store failed.
     :raises TransportError: a listener cannot be bound.
+    :raises Removed: it was removed from its last farm, or was told to leave that in an earlier run.
 
     Cancelled: ends at once; acknowledged entries are durable all the same.
     """
@@ -95,6 +98,8 @@ async def serve(
         if directory.node_id != config.node.id:
             owner = f"{config.node.data_dir} belongs to node {directory.node_id}"
             raise ConfigError([f"node.id is {config.node.id}, but {owner}"])
+        for section in config.farm if stays else ():
+            forget_leave_order(directory.farm_directory(section.name))
         node = Node(config, directory, applications, stack)
         await node.run(shutdown, task_status)
 
@@ -136,8 +141,15 @@ class Node:
             log=self._log,
             admin_url=self._reachable_admin_url,
         )
+        left: Removed | None = None
         for section in config.farm:
-            self._farms[section.name] = open_farm(section, applications[section.application], parts)
+            try:
+                self._farms[section.name] = open_farm(section, applications[section.application], parts)
+            except Removed as removed:
+                self._log.error("removed", farm=section.name, cause=str(removed))
+                left = removed
+        if left is not None and not self._farms:
+            raise left
         for listener in config.listener:
             self._listeners.check(listener)
 
@@ -202,7 +214,7 @@ class Node:
                             shutdown=ending,
                         )
                     )
-                    for listener in self.config.listener:
+                    for listener in self._listeners.of_farms(self.config.listener):
                         self.addresses.append(await nursery.start(self._listeners.listen, listener))
                     for farm in tuple(self._farms.values()):  # one may fail while another starts
                         await nursery.start(self._run_farm, farm)

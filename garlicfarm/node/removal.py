@@ -5,6 +5,7 @@ Source: docs/reference/protocol.md, "What JRaft's bytes settle"; D6 (permissions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import trio
@@ -24,12 +25,26 @@ __all__ = ["Removal"]
 class Removal:
     """Detects the removal of this member."""
 
-    def __init__(self, core: Core, peers: Peers, log: EventLogger) -> None:
+    def __init__(
+        self,
+        core: Core,
+        peers: Peers,
+        note_leave_order: Callable[[int | None], None] | None,
+        log: EventLogger,
+    ) -> None:
         self._core = core
         self._peers = peers
+        self._note_leave_order = note_leave_order
         self._log = log
+        self.is_over = trio.Event()
+        """This member leaves now."""
         self._ordered = trio.Event()  # the leader says that this member is removed
         self._applied = trio.Event()  # the applied Configuration says so
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether a Configuration without this member was applied here."""
+        return self._applied.is_set()
 
     def on_order(self) -> None:
         """The leader says that this member is removed."""
@@ -44,13 +59,20 @@ class Removal:
 
         A member that is ordered to leave waits for the Configuration without it, as JRaft's members do. One
         that sees the Configuration first waits for the leader's order. Neither waits for ever. Until then it
-        votes for members that have not heard of the commit. Appends of a later leader cancel the order.
+        votes for members that have not heard of the commit. Appends of a later leader cancel the order. It is
+        kept for the next start: a member that is removed would depose the leaders of those that stay.
         """
         wait_s = 2 * self._core.raft.election_timeout_max_s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._leave_once_applied, wait_s, nursery.cancel_scope)
             nursery.start_soon(self._leave_once_ordered, wait_s, nursery.cancel_scope)
+        await self._note(self._core.raw.term)
+        self.is_over.set()
         raise Removed(self._core.farm)
+
+    async def _note(self, term: int | None) -> None:
+        if self._note_leave_order is not None:
+            await trio.to_thread.run_sync(self._note_leave_order, term)
 
     async def _leave_once_applied(self, wait_s: float, scope: trio.CancelScope) -> None:
         await self._applied.wait()
@@ -61,12 +83,14 @@ class Removal:
     async def _leave_once_ordered(self, wait_s: float, scope: trio.CancelScope) -> None:
         while True:
             await self._ordered.wait()
+            await self._note(self._core.raw.term)
             with trio.move_on_after(wait_s):
                 await self._applied.wait()
             if self._applied.is_set() or self._core.raw.is_leaving:
                 scope.cancel()
                 return
             self._ordered = trio.Event()
+            await self._note(None)
 
     def check(self, force: bool) -> None:
         """Raises `ProposalDropped` if a new leader would refuse to remove this member. Called before this

@@ -64,7 +64,7 @@ class Replica:
         self.peers = Peers(host.node_id, host.dial, timings, backoff, events=self)
         self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics)
         self.reads = ReadIndexRequests(core, self.disk)
-        self.membership = Membership(core, self.peers, self.proposals, host.dial, log)
+        self.membership = Membership(core, self.peers, self.proposals, host.dial, host.note_leave_order, log)
         self.troubles = Troubles(core, metrics, log)
         self.requests = IncomingRequests(
             core, self.membership, self.peers, application, metrics, self.troubles, self._run_turn

@@ -10,11 +10,13 @@
   it replace its log (`garlicfarm.raft.types.Persist`).
 * `LogReader`: reads the log for feeds in worker threads.
 * `RankingStore`: rankings that queries outside of the farm have computed; no part of the log.
+* `keep_leave_order`: that a leader told this member to leave, for the next start.
 * `read_committed`: all of a log that no node runs on, and the state that it continues.
 """
 
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.leave_order import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
 from garlicfarm.storage.offline import CommittedLog, read_committed
 from garlicfarm.storage.ranking_store import RankingStore
@@ -33,6 +35,9 @@ __all__ = [
     "Snapshot",
     "Writer",
     "create_store",
+    "forget_leave_order",
+    "has_leave_order",
+    "keep_leave_order",
     "read_committed",
     "read_genesis",
     "remove_snapshots",
