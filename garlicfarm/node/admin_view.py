@@ -156,6 +156,7 @@ class FarmAdminView(CommittedEntries):
         if wanted.change is Change.SET:  # any member asks the leader for the other changes
             self._core.must_lead()
         if wanted.change is Change.REMOVE:
+            self._replica.membership.check(wanted)  # the log does not name an order that nobody follows
             origin = origin_now(self.node_id, user)
             entry = self._application.removal_entry(member, origin)
             if entry is not None:

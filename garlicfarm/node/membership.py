@@ -225,6 +225,18 @@ class Membership:
             raise OutcomeUnknown("the leader was asked for the change, which is not known to be committed")
         raise NoQuorum(f"no leader was found within {patience_s:g} s")
 
+    def check(self, change: ConfChange) -> None:
+        """Raises `ProposalDropped` if the change would be refused now, as far as this member can tell: only
+        the leader knows which members are heard, and whether another change is in flight."""
+        core, servers = self._core, self._core.configuration.servers
+        is_member = any(server.id == change.server.id for server in servers)
+        if change.change is Change.REMOVE and not is_member:
+            raise ProposalDropped(Refusal.NO_SUCH_MEMBER)
+        if change.change is Change.REMOVE and len(servers) == 1:
+            raise ProposalDropped(Refusal.THE_LAST_MEMBER)
+        if core.is_leader:
+            core.raw.check_conf_change(change)
+
     def _is_own(self, change: ConfChange) -> bool:
         return change.server.id == self._core.node_id
 

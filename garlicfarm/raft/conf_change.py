@@ -29,6 +29,13 @@ class PendingConfChange:
     def begin(self, change: ConfChange, token: int, active: set[int]) -> None:
         """Check a change and begin it. Append it at once, unless a `joiner` has to catch up first.
         ``active``: the members that the leader heard recently, itself included. Raises `ProposalDropped`."""
+        self.check(change, active)
+        self._change, self._token, self._index = change, token, 0
+        if change.change is Change.ADD:
+            self.joiner = Joiner(self._state, change.server)
+
+    def check(self, change: ConfChange, active: set[int]) -> None:
+        """Raises `ProposalDropped` where `begin` does; changes nothing."""
         membership, server = self._state.membership, change.server
         if (
             self._change is not None
@@ -48,9 +55,6 @@ class PendingConfChange:
         loses_quorum = change.change is Change.REMOVE and active_others < len(others) // 2 + 1
         if not change.force and (loses_quorum or not membership.is_quorum(active)):
             raise ProposalDropped(Refusal.TOO_FEW_MEMBERS_HEARD)
-        self._change, self._token, self._index = change, token, 0
-        if change.change is Change.ADD:
-            self.joiner = Joiner(self._state, server)
 
     def new_configuration(self) -> Configuration:
         """The Configuration in force with the change made."""

@@ -126,6 +126,11 @@ class RawNode:
         Source: thesis 4.1 to 4.3, D7 (in force when committed)."""
         self._require_leader().propose_conf_change(change, token)
 
+    def check_conf_change(self, change: ConfChange) -> None:
+        """Raises `ProposalDropped` where `propose_conf_change` would, unless the reason soon passes by
+        itself. Changes nothing."""
+        self._require_leader().check_conf_change(change)
+
     def transfer_leadership(self, to: int) -> None:
         """Hand over to the member ``to``, 0: to the one best placed. This member appends nothing until that
         is done, or the upper election timeout has passed. If the target lacks the extension TimeoutNow

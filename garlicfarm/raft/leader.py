@@ -181,6 +181,11 @@ class Leader:
         if not self._append(values, token):
             raise ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)
 
+    def check_conf_change(self, change: ConfChange) -> None:
+        """See `RawNode.check_conf_change`."""
+        if self._state.commit_index >= self._term_start_index:  # else it was only just elected
+            self._conf_change.check(change, self._replication.active_members())
+
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Begin to change the Configuration. Raises `ProposalDropped`."""
         if self._state.is_disk_hanging:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.raft import Change, Role
+from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
@@ -580,3 +580,16 @@ def test_member_that_has_not_applied_its_configuration_does_not_stand() -> None:
     assert player.applied
     player.wait(200)
     assert player.node.role is Role.CANDIDATE
+
+
+def test_check_of_a_change_refuses_what_the_change_would_and_changes_nothing() -> None:
+    player = Player().lead()
+    player.accept(peer=2)
+    player.accept(peer=2)
+    change = ConfChange(Change.REMOVE, server(2))
+    picture = player.picture
+    for refused in (player.node.check_conf_change, lambda each: player.node.propose_conf_change(each, 7)):
+        with pytest.raises(ProposalDropped, match=Refusal.TOO_FEW_MEMBERS_HEARD):
+            refused(change)
+    player.node.check_conf_change(ConfChange(Change.REMOVE, server(3)))
+    assert player.picture == picture

@@ -97,7 +97,10 @@ class PublisherService(Application):
                 if new:
                     skipped[reason] = count
                     metrics.count_skipped(reason, new)
-                    log.warning("entry-skipped", reason=reason, count=count)
+                    if reason == "repeated":  # one of two posts of an unknown outcome (D17): no fault
+                        log.info("entry-skipped", reason=reason, count=count)
+                    else:
+                        log.warning("entry-skipped", reason=reason, count=count)
             await context.wait_applied(context.applied_index)
 
     # ------------------------------------------------------------------ figures of the farm

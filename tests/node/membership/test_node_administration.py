@@ -384,3 +384,16 @@ async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path:
                     index, _ = await view.administer("exclude", {"hash": hash_}, "admin")
                     assert view.commit_index >= index
                     assert hash_ in json.dumps(policy(nodes, node_id)["excluded"])
+
+
+async def test_removal_that_is_refused_leaves_no_order_in_the_log(tmp_path: Path) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        first, second = sorted({1, 2, 3} - {leader})
+        view = nodes.node(leader).farms["farm"]
+        for gone in (first, second):
+            await view.change_member("remove", gone, "", True, "local")
+        for refused, reason in ((leader, Refusal.THE_LAST_MEMBER), (first, Refusal.NO_SUCH_MEMBER)):
+            with pytest.raises(ProposalDropped, match=reason):
+                await view.change_member("remove", refused, "", False, "local")
+        assert f"remove {leader}" not in policy(nodes, leader)["orders"]
