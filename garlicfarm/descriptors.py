@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 RAISE = "raise it with `ulimit -n`, or LimitNOFILE= in the systemd unit"
-WAIT_S = 10.0
+WAIT_S = 1.0  # in the event loop, too
 RESERVED = 16
 _HEADROOM = 64
 _NODE = 64  # of a node without farms, with what its plugins open

@@ -15,6 +15,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from garlicfarm import descriptors
+
 __all__ = [
     "fsync_path",
     "give_to_owner",
@@ -25,14 +27,16 @@ __all__ = [
     "write_new_file",
 ]
 
+WAIT_S = 10.0  # for a descriptor
+
 
 def fsync_path(path: Path) -> None:
     """Make a file's contents, or the names in a directory, durable. Raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = _open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        descriptors.close(descriptor)
 
 
 def write_new_file(path: Path, data: bytes, mode: int) -> None:
@@ -41,7 +45,7 @@ def write_new_file(path: Path, data: bytes, mode: int) -> None:
     ``mode`` limits the permissions, regardless of the umask. Raises `OSError`.
     """
     make_private_directory(path.parent)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         _give(descriptor, path.parent.stat())
         _write(descriptor, [data])
@@ -66,7 +70,7 @@ def replace_file(path: Path, parts: Iterable[bytes], mode: int) -> None:
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)  # left by a crash
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o600)
+        descriptor = _open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o600)
         os.fchmod(descriptor, mode)
         _give(descriptor, old or path.parent.stat())
         _write(descriptor, parts)
@@ -122,8 +126,16 @@ def _give(descriptor: int, like: os.stat_result) -> None:
         os.fchown(descriptor, like.st_uid, like.st_gid)
 
 
+def _open(path: Path, flags: int, mode: int = 0) -> int:
+    # Also after a write, as that of a directory to sync: opening writes nothing, and may be tried again.
+    return descriptors.patiently(lambda: os.open(path, flags | os.O_CLOEXEC, mode), WAIT_S)
+
+
 def _write(descriptor: int, parts: Iterable[bytes]) -> None:
-    with open(descriptor, "wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        descriptors.close(descriptor)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.regular_files import read_file
 
 __all__ = ["make_certificate", "pin_of", "pin_of_file"]
 
@@ -33,7 +34,7 @@ def pin_of_file(certificate: Path) -> str:
     Raises `ConfigError`: the file cannot be read, or holds no certificate.
     """
     try:
-        first = _PEM.search(certificate.read_bytes())
+        first = _PEM.search(read_file(certificate))
     except OSError as exc:
         raise ConfigError([f"{certificate}: {exc.strerror}"]) from exc
     try:

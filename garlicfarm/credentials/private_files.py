@@ -8,6 +8,7 @@ from pathlib import Path
 
 from garlicfarm.durable_files import owner_of, write_new_file
 from garlicfarm.errors import ConfigError
+from garlicfarm.regular_files import reading
 
 __all__ = ["read_private_bytes", "read_private_file", "write_private_file"]
 
@@ -31,7 +32,7 @@ def read_private_bytes(path: Path) -> bytes:
         fault).
     """
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError([f"{path} holds secrets, but its mode is {mode:04o}: chmod 600 {path}"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
+from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, make_private_directory, replace_file
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.regular_files import open_file
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_index import LogIndex, Places
 from garlicfarm.storage.segments import (
@@ -25,12 +29,14 @@ from garlicfarm.storage.segments import (
     segment_name,
 )
 
-__all__ = ["LOG", "Appender", "make_log"]
+__all__ = ["LOG", "PART", "Appender", "make_log"]
 
 LOG = "log"
-_PART = "log.part"
+PART = "log.part"
 _SEGMENT_BYTES = 8 << 20
 _PAGE_BYTES = 1 << 20
+
+_T = TypeVar("_T")
 
 
 class Appender:
@@ -48,7 +54,7 @@ class Appender:
         self._last = log.index.last
         self._file = self._synced = -1
         try:
-            self._synced = os.open(directory / SYNCED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._synced = open_file(directory / SYNCED, os.O_WRONLY | os.O_CREAT)
             self._file = self._open()
             is_torn = os.fstat(self._file).st_size > log.end.offset
             if is_torn:
@@ -100,7 +106,7 @@ class Appender:
 
     def delete_segments(self, before: int) -> None:
         """Delete the segments with numbers below ``before``, which hold no entry of the log."""
-        for number in list_segments(self._directory):
+        for number in _forever(lambda: list_segments(self._directory)):
             if number < min(before, self._log.end.number):
                 (self._directory / segment_name(number)).unlink()
 
@@ -113,7 +119,7 @@ class Appender:
         """Close the files. Nothing is written."""
         for descriptor in (self._file, self._synced):
             if descriptor >= 0:
-                os.close(descriptor)
+                descriptors.close(descriptor)
         self._file = self._synced = -1
 
     def _append(self, encoder: Encoder) -> None:
@@ -125,13 +131,14 @@ class Appender:
         self._set_synced()
 
     def _begin_segment(self) -> None:
-        _begin_segment(self._directory, self._log, self._last)
-        os.close(self._file)
+        # However long descriptors are short: that is no failure of the disk, and nothing was written yet.
+        _forever(lambda: _begin_segment(self._directory, self._log, self._last))
+        descriptors.close(self._file)
         self._file = -1
-        self._file = self._open()
+        self._file = _forever(self._open)
 
     def _open(self) -> int:
-        return os.open(self._directory / segment_name(self._log.end.number), os.O_WRONLY | os.O_CLOEXEC)
+        return open_file(self._directory / segment_name(self._log.end.number), os.O_WRONLY)
 
     def _set_synced(self) -> None:
         _write(self._synced, encode_synced(self._log.end.number, self._log.end.offset), 0)
@@ -145,7 +152,7 @@ def make_log(
 
     Raises `OSError`, `LocalProtocolError` (an illegal Configuration).
     """
-    part = directory / _PART
+    part = directory / PART
     if part.exists():
         shutil.rmtree(part)
     make_private_directory(part)
@@ -174,6 +181,10 @@ def _begin_segment(directory: Path, log: Log, last_index: int) -> None:
     header = encode_header(log, last_index, number, mark)
     replace_file(directory / segment_name(number), [header], 0o600)
     log.end = End(number, mark, len(header), 1, crc32(header))
+
+
+def _forever(attempt: Callable[[], _T]) -> _T:
+    return descriptors.patiently(attempt, math.inf)
 
 
 def _write(file: int, data: bytes | bytearray, offset: int) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from collections.abc import Collection
 from pathlib import Path
 
-from garlicfarm.errors import RemoteProtocolError, StorageDamaged, StorageError
+from garlicfarm._version import __version__
+from garlicfarm.errors import RemoteProtocolError, StorageDamaged, StorageError, StorageVersion
+from garlicfarm.regular_files import IrregularFile
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Corrupt", "configuration_of", "storage_error"]
+__all__ = ["Corrupt", "configuration_of", "other_version", "storage_error", "unknown_files"]
+
+_NAMED = 5
 
 
 class Corrupt(Exception):
@@ -19,6 +25,8 @@ class Corrupt(Exception):
 def storage_error(error: Exception, path: Path) -> StorageError:
     """Map a failure: `StorageError` if the disk or the system failed, `StorageDamaged` if the contents are
     wrong."""
+    if isinstance(error, IrregularFile):
+        return StorageError(f"{error.filename}: {error.strerror}. Nothing was changed; move it away")
     cause = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError | struct.error):
         return StorageError(
@@ -28,6 +36,28 @@ def storage_error(error: Exception, path: Path) -> StorageError:
     return StorageDamaged(
         f"{path} is damaged: {cause}. Nothing was changed; remove the member from the farm and enrol it "
         "under a new id, since one that forgot something can undo what was acknowledged"
+    )
+
+
+def other_version(path: Path, found: object, known: int) -> StorageVersion:
+    """A file of ours is of another format."""
+    return StorageVersion(
+        f"{path} has format version {found}, this program, garlicfarm {__version__}, knows {known}. Nothing "
+        "was changed; use the version of garlicfarm that wrote it"
+    )
+
+
+def unknown_files(directory: Path, known: Collection[str]) -> StorageVersion | None:
+    """The refusal of a directory without a store, but with files beside the ``known`` ones; None if there are
+    none. Raises `OSError`."""
+    names = sorted({*os.listdir(directory)} - {*known}) if directory.exists() else []
+    if not names:
+        return None
+    told = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
+    return StorageVersion(
+        f"{directory} holds {told}, which this program, garlicfarm {__version__}, does not know: a later "
+        "version or another program wrote that. Nothing was changed; use the program that wrote it, or name "
+        "another directory"
     )
 
 

@@ -21,6 +21,7 @@ from zlib import crc32
 
 import msgspec
 
+from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, owner_of, replace_file
 from garlicfarm.errors import (
     ConfigError,
@@ -29,14 +30,15 @@ from garlicfarm.errors import (
     StorageError,
     StorageInUse,
     StorageMissing,
-    StorageVersion,
 )
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
+from garlicfarm.regular_files import open_file, read_file
+from garlicfarm.storage.damage import other_version, unknown_files
 
 __all__ = ["LOST_STORE", "DataDirectory"]
 
 FORMAT_VERSION = 1
-
+_OF_CREDENTIALS = {"admin.url", "farms", "local.password", "lock", "node.json.new", "secrets", "tls", "users"}
 
 LOST_STORE = (
     "Is its disk mounted, and is node.data_dir right? A member whose store is lost cannot return under its "
@@ -80,6 +82,8 @@ class DataDirectory:
             with _locked(path / "lock"):
                 if (path / "node.json").exists():
                     raise StorageError(f"{path} is the data directory of a node already; name a new one")
+                if unknown := unknown_files(path / "farms", ()):
+                    raise unknown
                 (path / "farms").mkdir(mode=0o700, exist_ok=True)
                 made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 node = _Node(0, node_id, made, FORMAT_VERSION)
@@ -99,8 +103,10 @@ class DataDirectory:
         belongs to another user). Only the lock file is changed.
         """
         try:
-            data = (path / "node.json").read_bytes()
+            data = read_file(path / "node.json")
         except FileNotFoundError:
+            if path.is_dir() and (unknown := unknown_files(path, _OF_CREDENTIALS)):
+                raise unknown from None
             raise StorageMissing(
                 f"this node's store is missing: {path} is not the data directory of a node. {LOST_STORE}"
             ) from None
@@ -132,20 +138,23 @@ def _check_owner(path: Path) -> None:
 
 def _decode_node(data: bytes, where: Path) -> _Node:
     try:
+        found = msgspec.json.decode(data, type=dict[str, object])
+        checksum, version = found.pop("crc32", None), found.get("version")
+        # First: another version may have other keys.
+        if version != FORMAT_VERSION and checksum == crc32(msgspec.json.encode(found, order="sorted")):
+            raise other_version(where, version, FORMAT_VERSION)
         node = msgspec.json.decode(data, type=_Node)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageDamaged(f"{where}: {error}; restore it from a backup") from error
     if node.crc32 != node.checksum():
         raise StorageDamaged(f"{where} fails its checksum; restore it from a backup")
-    if node.version != FORMAT_VERSION:
-        raise StorageVersion(f"{where} has format version {node.version}, known is {FORMAT_VERSION}")
     return node
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StorageError(f"cannot open {path}: {error.strerror}") from error
     try:
@@ -155,4 +164,4 @@ def _locked(path: Path) -> Iterator[None]:
             raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
         yield
     finally:
-        os.close(descriptor)
+        descriptors.close(descriptor)

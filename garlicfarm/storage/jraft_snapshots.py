@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.regular_files import read_file
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshot_sender import SnapshotSender
@@ -75,7 +76,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
     def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
         born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
         what = (request.last_log_index, request.last_log_term, request.configuration)
-        snapshot = Snapshot(*born, *what, request.configuration.servers, None, part.read_bytes())
+        snapshot = Snapshot(*born, *what, request.configuration.servers, None, read_file(part))
         try:
             self._check_state(snapshot.state)
         except Exception as error:  # the application's code may raise anything

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from threading import Lock
 
 from garlicfarm.errors import Compacted
@@ -37,6 +36,7 @@ class LogIndex:
     def __init__(self, first: int) -> None:
         self.first = first
         self._held = Places()
+        self._bytes = 0  # of all values
         self._lock = Lock()
 
     @property
@@ -50,6 +50,7 @@ class LogIndex:
         with self._lock:
             self._held.at.extend(places.at)
             self._held.sizes.extend(places.sizes)
+            self._bytes += sum(places.sizes)
             self._held.configurations += places.configurations
 
     def truncate(self, index: int) -> None:
@@ -57,6 +58,7 @@ class LogIndex:
         held = self._held
         with self._lock:
             keep = max(0, index - self.first)
+            self._bytes -= sum(held.sizes[keep:])
             del held.at[keep:], held.sizes[keep:]
             del held.configurations[bisect_left(held.configurations, index) :]
             self.first = min(self.first, index)
@@ -72,6 +74,7 @@ class LogIndex:
                 self.first = upto + 1
             else:
                 self.first += count
+            self._bytes -= sum(held.sizes[:count])
             del held.at[:count], held.sizes[:count]
             del held.configurations[: bisect_right(held.configurations, upto)]
 
@@ -129,10 +132,16 @@ class LogIndex:
 
     def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
         """The last index that may be deleted if the newest ``keep_entries`` of the entries up to ``upto`` are
-        kept, but no more than fit into ``keep_bytes`` of values. Some 5 ms for 100,000 entries."""
+        kept, but no more than fit into ``keep_bytes`` of values. It costs what the deleted entries
+        and those after ``upto`` cost, however many are kept."""
         oldest = max(0, upto - keep_entries)
         with self._lock:
-            sizes = self._held.sizes[max(0, oldest + 1 - self.first) : max(0, upto + 1 - self.first)]
-        if sum(sizes) <= keep_bytes:
-            return oldest
-        return upto - bisect_right(list(accumulate(reversed(sizes))), keep_bytes)
+            sizes = self._held.sizes
+            start, end = max(0, oldest + 1 - self.first), max(0, upto + 1 - self.first)
+            kept_bytes = self._bytes - sum(sizes[:start]) - sum(sizes[end:])
+            if kept_bytes <= keep_bytes:
+                return oldest
+            while start < end and kept_bytes > keep_bytes:
+                kept_bytes -= sizes[start]
+                start += 1
+            return self.first + start - 1

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from garlicfarm.descriptors import patiently
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import (
     Compacted,
@@ -27,8 +28,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.renamed import unknown_algorithm
-from garlicfarm.storage.appender import LOG, Appender, make_log
-from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error
+from garlicfarm.storage.appender import LOG, PART, Appender, make_log
+from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, unknown_files
 from garlicfarm.storage.directory import LOST_STORE
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
@@ -38,9 +39,10 @@ from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis", "snapshots_of_log"]
+__all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis", "refuse_unknown", "snapshots_of_log"]
 
 SNAPSHOTS = "snapshots"
+RANKINGS = "rankings"
 SQLITE_FILES = ("log.db", "log.db-wal", "log.db-shm")
 _TAIL_BYTES = 8 * 1024 * 1024
 _ENTRY_OVERHEAD_BYTES = 160  # of an entry in memory, beside its value
@@ -69,6 +71,8 @@ def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[byte
         directory.mkdir(mode=0o700, exist_ok=True)
         if any((directory / name).exists() for name in (LOG, *SQLITE_FILES)):
             raise StorageError(f"{directory} holds a store already; a store is never overwritten")
+        if unknown := unknown_files(directory, {PART}):
+            raise unknown
         make_log(directory, genesis, state, boundary, entries)
         fsync_path(directory.absolute().parent)
     except OSError as error:
@@ -91,6 +95,7 @@ def read_genesis(directory: Path) -> Genesis:
             return read_sqlite_genesis(path)
     except (OSError, Corrupt) as error:
         raise storage_error(error, path) from error
+    refuse_unknown(directory)
     raise StorageMissing(f"there is no store in {directory}")
 
 
@@ -178,7 +183,7 @@ class LogStore:
     def size_bytes(self) -> int:
         """What the log's files take on disk."""
         size = 0
-        for file in self.path.iterdir():
+        for file in patiently(lambda: list(self.path.iterdir())):
             with suppress(FileNotFoundError):  # the writer's thread deleted it, or gave it its name
                 size += file.stat().st_size
         return size
@@ -248,7 +253,7 @@ class LogStore:
         """
         try:
             piece = self._sender.piece(index, offset, max_bytes) if index <= self._newest.index else None
-        except OSError as error:
+        except (OSError, Corrupt) as error:
             raise storage_error(error, self.path.parent / SNAPSHOTS) from error
         if piece is None:
             raise Compacted(self.first_index())
@@ -370,11 +375,18 @@ def _weight(entries: Sequence[Entry]) -> int:
     return sum([len(entry.value) for entry in entries]) + _ENTRY_OVERHEAD_BYTES * len(entries)
 
 
+def refuse_unknown(directory: Path) -> None:
+    """Raises `StorageVersion`: what is there instead of a log is not ours."""
+    if unknown := unknown_files(directory, {PART, SNAPSHOTS, RANKINGS, *SQLITE_FILES}):
+        raise unknown
+
+
 def _convert(directory: Path, farm: str) -> None:
     """Make the log of what version 0.1 stored; one that is there already must hold the same. Raises
     `StorageMissing`, `StorageError`."""
     path = directory / SQLITE_FILES[0]
     if not path.exists():
+        refuse_unknown(directory)
         raise StorageMissing(
             f"this node's store is missing: no store of farm {farm!r} in {directory}. {LOST_STORE}"
         )
@@ -412,6 +424,8 @@ def _restorable(directory: Path, log_directory: Path, log: Log) -> _Snapshots:
             snapshot = msgspec.structs.replace(snapshot, application_entries=count)
         return _Snapshots(snapshot, problems)
     if log.boundary.index:
+        if not problems and (unknown := unknown_files(directory, ())):
+            raise unknown
         told = "; ".join(problems) or f"{directory} holds none"
         raise Corrupt(f"the log begins after {log.boundary.index}, without a snapshot of that. {told}")
     return _Snapshots(None, problems)

@@ -13,7 +13,7 @@ from garlicfarm.renamed import unknown_algorithm
 from garlicfarm.storage.appender import LOG
 from garlicfarm.storage.damage import Corrupt, storage_error
 from garlicfarm.storage.genesis import Genesis
-from garlicfarm.storage.log_store import SNAPSHOTS, snapshots_of_log
+from garlicfarm.storage.log_store import SNAPSHOTS, refuse_unknown, snapshots_of_log
 from garlicfarm.storage.segments import Log, read_entries, read_log
 from garlicfarm.storage.snapshots import Snapshot
 
@@ -41,6 +41,7 @@ def read_committed(directory: Path) -> CommittedLog:
     """
     path = directory / LOG
     if not path.exists():
+        refuse_unknown(directory)
         raise StorageMissing(f"there is no log in {directory}; start the node once on a store of version 0.1")
     try:
         log = read_log(path)

@@ -21,8 +21,10 @@ from pathlib import Path
 
 import msgspec
 
+from garlicfarm.descriptors import patiently
 from garlicfarm.durable_files import fsync_path, make_private_directory, replace_file
 from garlicfarm.errors import RankingConflict, RankingNotStored
+from garlicfarm.regular_files import read_file, reading
 
 __all__ = ["MAX_QUERIES", "MAX_RANKINGS", "RankingStore", "StoredRanking"]
 
@@ -72,7 +74,7 @@ class RankingStore:
         queries: dict[str, list[StoredRanking]] = {}
         self.problems, self.unusable = [], frozenset()
         try:
-            folders = sorted(self._directory.iterdir())
+            folders = sorted(patiently(lambda: list(self._directory.iterdir())))
         except FileNotFoundError:
             folders = []
         except OSError as error:
@@ -135,7 +137,7 @@ class RankingStore:
             return None
         path = self._path(query, batch)
         try:
-            body = path.read_bytes().partition(b"\n")[2]
+            body = read_file(path).partition(b"\n")[2]
         except OSError as error:
             raise self._failure("this node cannot read", error) from error
         if sha256(body).hexdigest() != known.sha256:
@@ -160,7 +162,7 @@ class RankingStore:
     def _files(self, folder: Path) -> list[Path]:
         """The rankings of a query. Removes half a file that a crash left."""
         try:
-            found = sorted(path for path in folder.iterdir() if _SUFFIX in path.name)
+            found = sorted(path for path in patiently(lambda: list(folder.iterdir())) if _SUFFIX in path.name)
         except OSError as error:
             self._leave_out(folder, f"cannot be read ({error.strerror}): its rankings are not shown")
             return []
@@ -173,7 +175,7 @@ class RankingStore:
     def _head(self, path: Path) -> StoredRanking | None:
         why = "is no stored ranking"
         try:
-            with path.open("rb") as file:
+            with reading(path) as file:
                 line = file.readline(_MAX_HEAD_BYTES)
             found = msgspec.json.decode(line, type=StoredRanking)
             if (len(line) + found.size_bytes, f"{found.batch}") == (path.stat().st_size, path.stem):

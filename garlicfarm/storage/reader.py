@@ -57,5 +57,5 @@ class LogReader:
 
     def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
         """The last index that may be deleted if the newest ``keep_entries`` of the entries up to ``upto`` are
-        kept, but no more than fit into ``keep_bytes`` of values. Some 5 ms for 100,000 entries."""
+        kept, but no more than fit into ``keep_bytes`` of values. From memory."""
         return self._index.surplus(upto, keep_entries, keep_bytes)

@@ -42,9 +42,10 @@ from zlib import crc32
 
 import msgspec
 
-from garlicfarm.errors import StorageVersion
+from garlicfarm.descriptors import patiently
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
-from garlicfarm.storage.damage import Corrupt, configuration_of
+from garlicfarm.regular_files import read_file, reading
+from garlicfarm.storage.damage import Corrupt, configuration_of, other_version, unknown_files
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_index import LogIndex, Places
 from garlicfarm.wire import encode_configuration
@@ -81,25 +82,26 @@ SYNCED = "synced"
 _NAME = re.compile(r"(\d{10})\.seg", re.ASCII)
 _OFFSET = 0xFFFF_FFFF
 _GAP_BYTES = 1 << 16  # between two entries that are read at once
+_Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Header(msgspec.Struct, frozen=True):
-    number: int
+    number: _Number
     mark: bytes
-    previous_checksum: int
+    previous_checksum: _Number
     farm: str
     farm_id: bytes
     application: str
-    algorithm: int
+    algorithm: _Number
     first_configuration: bytes | None
     epoch_length: Annotated[int, msgspec.Meta(ge=1)]
-    term: int
-    vote: int
-    commit: int
-    boundary_index: int
-    boundary_term: int
+    term: _Number
+    vote: _Number
+    commit: _Number
+    boundary_index: _Number
+    boundary_term: _Number
     boundary_configuration: bytes
-    last_index: int
+    last_index: _Number
 
 
 class End(msgspec.Struct):
@@ -132,7 +134,9 @@ def segment_name(number: int) -> str:
 
 def list_segments(directory: Path) -> Sequence[int]:
     """The numbers of the segments, in order. Raises `OSError`."""
-    return sorted(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
+    return sorted(
+        int(match[1]) for name in patiently(lambda: os.listdir(directory)) if (match := _NAME.fullmatch(name))
+    )
 
 
 def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
@@ -222,7 +226,7 @@ def read_entries(directory: Path, index: int, places: Sequence[tuple[int, int]])
     for run in _runs(places):
         segment, start = divmod(run[0][0], 1 << 32)
         end = (run[-1][0] & _OFFSET) + _ENTRY_BYTES + run[-1][1]
-        with (directory / segment_name(segment)).open("rb", buffering=0) as file:
+        with reading(directory / segment_name(segment)) as file:
             data = os.pread(file.fileno(), end - start, start)
         for place, size in run:
             found.append(_decode_entry(data, (place & _OFFSET) - start, index + len(found), size))
@@ -261,11 +265,16 @@ def genesis_of_log(directory: Path) -> Genesis:
     `OSError`, `Corrupt`."""
     for number in reversed(list_segments(directory)):
         try:
-            data = (directory / segment_name(number)).read_bytes()
+            data = read_file(directory / segment_name(number))
         except FileNotFoundError:  # deleted meanwhile
             continue
         return _genesis(_read_header(directory / segment_name(number), data)[0])
-    raise Corrupt("there is no segment")
+    raise no_segment(directory)
+
+
+def no_segment(directory: Path) -> Exception:
+    """What to raise where there is none."""
+    return unknown_files(directory, {SYNCED}) or Corrupt("there is no segment")
 
 
 def read_log(directory: Path) -> Log:
@@ -273,13 +282,13 @@ def read_log(directory: Path) -> Log:
     begins after them. Raises `StorageVersion`, `OSError`, `Corrupt`."""
     numbers = list_segments(directory)
     if not numbers:
-        raise Corrupt("there is no segment")
+        raise no_segment(directory)
     run = [number for place, number in enumerate(numbers) if numbers[-1] - number == len(numbers) - 1 - place]
     log: Log | None = None
     size = 0
     for number in run:
         path = directory / segment_name(number)
-        data = path.read_bytes()
+        data = read_file(path)
         header, offset = _read_header(path, data)
         if header.number != number:
             raise Corrupt(f"{path.name} is segment {header.number}")
@@ -312,14 +321,12 @@ def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
         magic, version, size, checksum = _HEAD.unpack_from(data)
         end = _HEAD.size + size
         if checksum != crc32(data[_HEAD.size : end], crc32(_HEAD.pack(magic, version, size, 0))):
-            raise Corrupt(f"the header of {path.name} fails its checksum")
+            other = f"; it names format version {version}" if version != FORMAT_VERSION else ""
+            raise Corrupt(f"the header of {path.name} fails its checksum{other}")
         if magic != _MAGIC:
             raise Corrupt(f"{path.name} is no segment")
         if version != FORMAT_VERSION:
-            raise StorageVersion(
-                f"{path} has format version {version}, this program knows {FORMAT_VERSION}; "
-                "use the program that wrote it"
-            )
+            raise other_version(path, version, FORMAT_VERSION)
         return msgspec.json.decode(data[_HEAD.size : end], type=_Header), end
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"the header of {path.name} cannot be decoded: {error}") from error
@@ -348,7 +355,10 @@ def _replay(log: Log, data: bytes) -> None:
         after = first + head[2]
         if after > len(data) or crc32(view[first:after], end.checksum) != head[3]:
             break
-        _take(log, view[:after], first)
+        try:
+            _take(log, view[:after], first)
+        except struct.error as error:
+            raise Corrupt(f"frame {end.sequence} of segment {end.number} ends within a record") from error
         log.unsynced = data[end.offset : after]
         end.offset, end.sequence, end.checksum = after, end.sequence + 1, head[3]
     at = data.find(end.mark, end.offset)
@@ -378,9 +388,11 @@ def _take(log: Log, data: memoryview, at: int) -> None:
             _, found, _, value_type, size = _ENTRY_HEAD.unpack_from(data, at)
             if found != following:
                 raise Corrupt(f"entry {found} stands where {following} is next")
-            places.add(found, base | at, size, value_type)
+            place, at = at, at + _ENTRY_BYTES + size
+            if at > len(data) or value_type not in _VALUE_TYPES:
+                raise Corrupt(f"entry {found} is of an unknown type, or ends beyond its frame")
+            places.add(found, base | place, size, value_type)
             following += 1
-            at += _ENTRY_BYTES + size
             continue
         index.append(places)
         places = Places()
@@ -406,7 +418,7 @@ def _take(log: Log, data: memoryview, at: int) -> None:
 def _read_synced(path: Path) -> tuple[int, int]:
     """Segment and offset; (0, 0) if the file is missing or torn."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         return 0, 0
     number, offset, _ = _SYNCED.unpack(data) if len(data) == _SYNCED.size else (0, 0, 0)

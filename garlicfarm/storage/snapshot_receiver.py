@@ -19,11 +19,13 @@ import errno
 import os
 from pathlib import Path
 
+from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.regular_files import open_file, reading
 from garlicfarm.storage.genesis import Genesis
-from garlicfarm.storage.snapshots import check_snapshot, claimed_size, snapshot_name
+from garlicfarm.storage.snapshots import check_snapshot, claimed_size, list_snapshots, snapshot_name
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["SnapshotReceiver"]
@@ -71,6 +73,9 @@ class SnapshotReceiver:
         except StorageError as error:
             self.problem, self.is_refused = f"snapshot {name} is refused: {error}", True
         except OSError as error:
+            if descriptors.is_shortage(error):  # nothing was written: the next piece is another attempt
+                self.problem = f"{part}: {error.strerror}; the snapshot waits for a descriptor"
+                return part.stat().st_size if part.exists() else 0, None
             self.problem = f"snapshot {name} cannot be stored: {error.strerror or error}"
         else:
             return held, meta
@@ -85,11 +90,11 @@ class SnapshotReceiver:
         if request.offset > held:
             return held
         if request.offset == 0 and (not held or not self._agrees(part, request.data)):
-            for other in self._directory.glob("*.part"):
+            for other in list_snapshots(self._directory, "part"):
                 other.unlink(missing_ok=True)
             held = 0
         new = request.data[held - request.offset :]
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(part, os.O_WRONLY | os.O_CREAT)
         try:
             written = 0
             try:
@@ -103,7 +108,7 @@ class SnapshotReceiver:
                 return held
             os.fsync(descriptor)  # also of what a process wrote that died before its sync
         finally:
-            os.close(descriptor)
+            descriptors.close(descriptor)
         return held + len(new)
 
     # Overridden for JRaft, whose snapshots travel without a header.
@@ -114,7 +119,7 @@ class SnapshotReceiver:
 
     def _agrees(self, part: Path, data: bytes) -> bool:
         """Whether the part and ``data`` agree where they overlap."""
-        with part.open("rb") as file:
+        with reading(part) as file:
             held = file.read(len(data))
         return data.startswith(held)
 
@@ -143,5 +148,5 @@ class SnapshotReceiver:
 
 
 def _head(part: Path) -> bytes:
-    with part.open("rb") as file:
+    with reading(part) as file:
         return file.read(_HEAD_BYTES)

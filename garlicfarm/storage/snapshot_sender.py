@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
+from garlicfarm.regular_files import open_file
 from garlicfarm.storage.snapshots import list_snapshots
 
 __all__ = ["SnapshotSender"]
@@ -32,7 +34,7 @@ class SnapshotSender:
             if path is None:
                 return None
             try:
-                file = path.open("rb")
+                file = os.fdopen(open_file(path), "rb")
             except FileNotFoundError:  # deleted by another thread meanwhile
                 return None
             while len(self._open) >= _MAX_OPEN:

@@ -24,11 +24,13 @@ from typing import Annotated, BinaryIO
 
 import msgspec
 
+from garlicfarm.descriptors import patiently
 from garlicfarm.durable_files import make_private_directory, replace_file
-from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
+from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.regular_files import reading
 from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
-from garlicfarm.storage.damage import Corrupt, configuration_of
+from garlicfarm.storage.damage import Corrupt, configuration_of, other_version
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
@@ -145,9 +147,12 @@ def claimed_size(head: bytes) -> int | None:
 
 
 def state_start(file: BinaryIO) -> int:
-    """The position of the state in a snapshot's file. Raises `OSError`."""
+    """The position of the state in a snapshot's file. Raises `OSError`, `Corrupt`."""
     file.seek(_HEAD.size)
-    (header_size,) = _HEADER_SIZE.unpack(file.read(_HEADER_SIZE.size))
+    head = file.read(_HEADER_SIZE.size)
+    if len(head) < _HEADER_SIZE.size:
+        raise Corrupt("a snapshot ends in its header")
+    (header_size,) = _HEADER_SIZE.unpack(head)
     return _HEAD.size + _HEADER_SIZE.size + int(header_size)
 
 
@@ -160,7 +165,11 @@ def list_snapshots(directory: Path, suffix: str = "snap") -> Sequence[Path]:
     """The snapshots' files, the newest first; none if the directory is missing. Raises `OSError`."""
     if not directory.exists():
         return []
-    found = [(match, path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    found = [
+        (match, path)
+        for path in patiently(lambda: list(directory.iterdir()))
+        if (match := _NAME.fullmatch(path.name))
+    ]
     newest_first = sorted(found, key=lambda pair: int(pair[0][1]), reverse=True)
     return [path for match, path in newest_first if match[3] == suffix]
 
@@ -182,7 +191,7 @@ def remove_snapshots(directory: Path, newest: int, keep: int) -> None:
 
 def _read(path: Path, *, keep: bool) -> Snapshot:
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             return _checked(path, file, keep)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
@@ -206,7 +215,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     if (
         version != _VERSION and sound
     ):  # the checksum does not cover the version, so a wrong one may be a flipped bit
-        raise StorageVersion(f"{path} has format version {version}, this program knows {_VERSION}")
+        raise other_version(path, version, _VERSION)
     if version != _VERSION or not sound:
         raise Corrupt("it fails its checksum")
     told = msgspec.json.decode(header, type=_Header)

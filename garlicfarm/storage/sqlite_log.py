@@ -17,10 +17,10 @@ from zlib import crc32
 
 import msgspec
 
-from garlicfarm.errors import StorageVersion
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
+from garlicfarm.regular_files import reading
 from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
-from garlicfarm.storage.damage import Corrupt, configuration_of
+from garlicfarm.storage.damage import Corrupt, configuration_of, other_version
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire.messages import Configuration, ValueType
@@ -76,7 +76,7 @@ def open_sqlite_log(path: Path) -> Iterator[SqliteLog]:
 
     Raises `StorageVersion`, `OSError`, `Corrupt`; the latter two also where an entry is read.
     """
-    with path.open("rb") as file:
+    with reading(path) as file:
         if file.read(len(_HEADER)) != _HEADER:
             raise Corrupt("the file header is not a store's")
     check_wal(path)
@@ -116,10 +116,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         try:
             _genesis(db)
         except (sqlite3.Error, Corrupt):
-            raise StorageVersion(
-                f"{path} has format version {version}, this program knows {_FORMAT_VERSION}; "
-                "use the program that wrote it"
-            ) from None
+            raise other_version(path, version, _FORMAT_VERSION) from None
         raise Corrupt(f"the file header names format version {version}, meta {_FORMAT_VERSION}")
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise Corrupt("the file header is not a store's")

@@ -29,6 +29,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from garlicfarm.regular_files import read_file, reading
 from garlicfarm.storage.damage import Corrupt
 
 __all__ = ["check_wal"]
@@ -59,9 +60,9 @@ def check_wal(store: Path) -> None:
     """
     wal = store.with_name(store.name + "-wal")
     index = store.with_name(store.name + "-shm")
-    synced = _read_index(index.read_bytes()) if index.exists() else None
+    synced = _read_index(read_file(index)) if index.exists() else None
     if wal.exists():
-        with wal.open("rb") as file:
+        with reading(wal) as file:
             _check(file, wal.stat().st_size, synced)
 
 
@@ -103,7 +104,7 @@ def _read_header(data: bytes) -> _Header | None:
         return None
     magic, version, page_size, _, salts, *expected = struct.unpack(">IIII8sII", data)
     order = _MAGIC.get(magic)
-    if order is None or version != _VERSION:
+    if order is None or version != _VERSION or page_size % 8:  # the checksum is of pairs of words
         return None
     sums = _checksum(order, data[:24], (0, 0))
     return _Header(order, page_size, salts, sums) if sums == tuple(expected) else None

@@ -80,7 +80,7 @@ DOORS: dict[str, set[str]] = {
 }
 GROUND = {
     *("_version", "descriptors", "durable_files", "errors", "extensions", "logs", "metrics", "names"),
-    *("refusals", "renamed"),
+    *("refusals", "regular_files", "renamed"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
@@ -111,6 +111,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "plugins": {"feed", "publisher", "router", "transport"},
     "publisher": {"publishing"},
+    "regular_files": set(),
     "router": {"publishing"},
     "service": {"credentials", "i2p", "publisher", "transport"},
     "setup": {

@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "names a segment before its header is synced",
         "durable_files",
-        [("        os.fsync(file.fileno())\n", "")],
+        [("            os.fsync(file.fileno())\n", "")],
         POWER,
     ),
     Mutant(

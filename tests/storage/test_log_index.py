@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 
@@ -33,3 +34,60 @@ def test_application_entries_are_counted_and_found_as_one_by_one(seed: int) -> N
         index.application_entries(first - 1, last)
     with pytest.raises(Compacted):
         index.application_entry(first - 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_surplus_is_that_of_a_naive_count_whatever_was_appended_truncated_and_dropped(seed: int) -> None:
+    rnd = random.Random(seed)
+    first = rnd.randint(1, 5)
+    index, sizes = LogIndex(first), dict[int, int]()
+    following = first
+    for _ in range(60):
+        kind = rnd.choice(("append", "append", "append", "truncate", "drop"))
+        if kind == "append":
+            places = Places()
+            for number in range(following, following + rnd.randint(1, 9)):
+                sizes[number] = rnd.choice((0, 1, 10, 200))
+                places.add(number, number << 8, sizes[number], ValueType.APPLICATION)
+            index.append(places)
+            following = max(sizes) + 1
+        elif kind == "truncate" and sizes:
+            following = rnd.randint(min(sizes), following)
+            index.truncate(following)
+            sizes = {number: size for number, size in sizes.items() if number < following}
+        elif kind == "drop" and sizes:
+            upto = rnd.randint(min(sizes), max(sizes))
+            index.drop(upto)
+            sizes = {number: size for number, size in sizes.items() if number > upto}
+        if not sizes:
+            continue
+        upto, keep = rnd.randint(min(sizes), max(sizes)), rnd.randint(0, 30)
+        keep_bytes = rnd.choice((0, 100, 1000, 10_000))
+        kept = max(0, upto - keep)
+        while sum(size for number, size in sizes.items() if kept < number <= upto) > keep_bytes:
+            kept += 1
+        found = index.surplus(upto, keep, keep_bytes)
+        assert max(found, min(sizes) - 1) == max(kept, min(sizes) - 1)
+
+
+class CountedSizes:
+    """Sizes of entries that count how many of them are read."""
+
+    def __init__(self, sizes: array[int]) -> None:
+        self._sizes, self.read = sizes, 0
+
+    def __getitem__(self, which: slice) -> array[int]:
+        found = self._sizes[which]
+        self.read += len(found)
+        return found
+
+
+def test_surplus_reads_only_what_is_deleted_and_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, places = LogIndex(1), Places()
+    for number in range(1, 10_011):
+        places.add(number, number << 8, 10, ValueType.APPLICATION)
+    index.append(places)
+    counted = CountedSizes(index._held.sizes)
+    monkeypatch.setattr(index._held, "sizes", counted)
+    assert index.surplus(10_005, 10_000, 1 << 30) == 5
+    assert counted.read <= 10

@@ -370,7 +370,7 @@ def test_log_of_another_version_is_refused(directory: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr("garlicfarm.storage.segments.FORMAT_VERSION", 5)
         make_log(directory.parent.joinpath("new"), GENESIS, HardState(), NOTHING, ())
-    with pytest.raises(StorageVersion, match="format version 5, this program knows 4"):
+    with pytest.raises(StorageVersion, match=r"format version 5, this program, garlicfarm .* knows 4"):
         read_log(directory.parent / "new" / "log")
 
 

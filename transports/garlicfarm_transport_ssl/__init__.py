@@ -24,6 +24,7 @@ from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, NotListening, TransportError, UnreachableError, first_error
 from garlicfarm.net.tcp import serve_listeners
 from garlicfarm.net.tls_stream import TlsStream
+from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
 __all__ = ["SslConfig", "SslTransport"]
@@ -91,6 +92,7 @@ class SslTransport(Transport):
     def _load_certificate(self, certificate: Path, private_key: Path) -> None:
         self._pin = pin_of_file(certificate)
         try:
+            check_regular(private_key)
             if private_key.stat().st_mode & 0o077:
                 raise ConfigError([f"{private_key} can be read by others; chmod 600 {private_key}"])
             for context in (self._client, self._server):

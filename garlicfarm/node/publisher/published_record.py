@@ -9,6 +9,7 @@ import msgspec
 
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.publisher import Published
+from garlicfarm.regular_files import read_file
 
 __all__ = ["PublishedRecord"]
 
@@ -22,8 +23,8 @@ class PublishedRecord:
         the log say the same, and the next publication writes it anew."""
         self._path = path
         self.newest: Published | None = None
-        with suppress(OSError, msgspec.DecodeError):
-            self.newest = msgspec.json.decode(path.read_bytes(), type=Published)
+        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.newest = msgspec.json.decode(read_file(path), type=Published)
 
     def add(self, published: Published) -> bool:
         """Whether it is the one to report from now on, and `write` has to be called."""
