@@ -13,6 +13,9 @@ entries; once with the application ``publisher`` (users' notes) and the default 
   (default retention: 100,000 entries, a snapshot every 10,000), as a multiple of the same in a farm that
   does not drop any yet; 64 outstanding, over two snapshots, both farms in turn. Goal: ``goals.toml``.
 
+* ``surplus_ms``, only with ``--kept N …``, and nothing else then: how long it takes after a snapshot to
+  find which entries may be deleted while ``keep_entries`` are kept: at most 5 ms, however many.
+
 JSON lines; exit code 1 if a limit is exceeded or the goal missed. Waiting for a busy processor counts too;
 ``cpu_s``, of the restarted process, and ``load`` show it. Run by `make bench`.
 """
@@ -23,7 +26,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -44,9 +47,12 @@ from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
+from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.wire import ValueType
 
 MEMORY_AT_MOST_MB = 90.0
 RESTART_AT_MOST_S = 2.5
+SURPLUS_AT_MOST_MS = 5.0
 BATCH = 100
 OUTSTANDING = 64
 ALL_APPLIED_S = 60.0
@@ -169,6 +175,36 @@ async def measure_retention(entries: int, rounds: int) -> bool:
     )
 
 
+def measure_kept(kept: Sequence[int], every: int, rounds: int) -> bool:
+    """What `LogIndex` takes to find, and to forget, the entries that a snapshot makes unnecessary."""
+    medians = []
+    for keep in kept:
+        index, finding, dropping = LogIndex(1), list[float](), list[float]()
+        append_entries(index, keep)
+        for _ in range(rounds):
+            append_entries(index, every)
+            begun = time.perf_counter()
+            surplus = index.surplus(index.last, keep, 1 << 62)
+            found = time.perf_counter()
+            index.drop(surplus)
+            finding.append((found - begun) * 1e3)
+            dropping.append((time.perf_counter() - found) * 1e3)
+        medians.append(percentile(finding, 0.5))
+        dropped_ms = round(percentile(dropping, 0.5), 2)
+        report(
+            "surplus_ms", medians[-1], SURPLUS_AT_MOST_MS, keep_entries=keep, every=every, drop_ms=dropped_ms
+        )
+    return max(medians) <= SURPLUS_AT_MOST_MS
+
+
+def append_entries(index: LogIndex, entries: int) -> None:
+    for first in range(index.last + 1, index.last + 1 + entries, BATCH):
+        places = Places()
+        for number in range(first, first + BATCH):
+            places.add(number, number << 8, VALUE_BYTES, ValueType.APPLICATION)
+        index.append(places)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -176,7 +212,10 @@ def main() -> int:
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=8, help="of the cost at the limit of retention")
+    parser.add_argument("--kept", type=int, nargs="+", help="only what so many kept entries cost a snapshot")
     options = parser.parse_args()
+    if options.kept:
+        return 0 if measure_kept(options.kept, options.entries // 10, options.rounds) else 1
     ok = [
         trio.run(measure, application, make, options.entries, options.restarts)
         for application, make in (("log", value), ("publisher", note))

@@ -42,8 +42,10 @@ async def reference_copy(entries: int, size: int) -> float:
 
 def receive(directory: Path, entries: int, size: int) -> float:
     make_certificate(directory / "crt", directory / "key", "bench")
-    create_store(directory, Genesis("bench", bytes(16), "log", ALGORITHM_VERSION, Configuration(0, 0)))
-    store = LogStore.open(directory, farm="bench")
+    create_store(
+        directory / "farm", Genesis("bench", bytes(16), "log", ALGORITHM_VERSION, Configuration(0, 0))
+    )
+    store = LogStore.open(directory / "farm", farm="bench")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # the receiver does not read them

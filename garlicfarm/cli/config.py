@@ -45,7 +45,7 @@ def check(options: Options, effective: bool) -> None:
             for origin in checked.effective()
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
-    for warning in (*_strange_applications(checked), *_ties(checked)):
+    for warning in (*_strange_applications(checked), *_ties(checked), *_few_descriptors(checked)):
         click.echo(f"warning: {warning}", err=True)
     problems = list(_problems(checked))
     if problems:
@@ -149,6 +149,20 @@ def _ties(checked: Config) -> Iterator[str]:
                     f" {id_}, and its members and log name I2P destinations: a reader can connect the two"
                     ' ("Privacy" in the documentation explains it)'
                 )
+
+
+def _few_descriptors(checked: Config) -> Iterator[str]:
+    """What a node that was started here would miss."""
+    from garlicfarm import descriptors
+
+    descriptors.raise_limit()
+    limit, farms = descriptors.limit(), len(checked.farm)
+    if limit < descriptors.required(farms):
+        needed = f"and the node needs {descriptors.required(farms)}"
+        yield f"a process may open {limit} files here, {needed}: {descriptors.RAISE}"
+    elif limit < descriptors.wanted(farms):
+        fewer = f"below {descriptors.wanted(farms)} the node admits fewer connections that have not logged in"
+        yield f"a process may open {limit} files here; {fewer}: {descriptors.RAISE}"
 
 
 def _plain(value: object) -> object:

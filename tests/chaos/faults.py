@@ -12,6 +12,7 @@ import trio
 
 from garlicfarm.lab.tun_network import LinkFaults
 from tests.chaos.chaos_farm import ChaosFarm
+from tests.chaos.descriptors import starve
 from tests.chaos.disk_hangs import hang_disks
 from tests.chaos.endless import endless
 from tests.chaos.flood import flood
@@ -147,6 +148,12 @@ async def _clock(farm: ChaosFarm, rnd: random.Random) -> str:
     return f"wall clock of {_list(victims)} jumped by {off_s} s and back"
 
 
+async def _descriptors(farm: ChaosFarm, rnd: random.Random) -> str:
+    victims, for_s = await _victims(farm, rnd, 1, 1, 2, 0), _hold_s(rnd)
+    connections = await starve(farm, victims, for_s)
+    return f"{connections} plain connections to {_list(victims)}, without any descriptor left for {for_s} s"
+
+
 # Disks
 
 
@@ -199,4 +206,5 @@ KINDS = {
     "power": Kind("fuse", _power),
     "flood": Kind("", flood),
     "endless-message": Kind("", endless),
+    "descriptors": Kind("", _descriptors),
 }

@@ -229,6 +229,6 @@ async def test_files_that_cannot_be_read_are_one_line_in_the_log_and_the_others_
     (told,) = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
     assert told["event"] == "ranking-unusable"
     assert told["cause"] == (
-        f"{tmp_path}/q/1.ranking cannot be read (Is a directory): it is not shown, and the batch can be sent"
-        " again; and 1 more"
+        f"{tmp_path}/q/1.ranking cannot be read (it is a directory, not a regular file): it is not shown, and"
+        " the batch can be sent again; and 1 more"
     )
