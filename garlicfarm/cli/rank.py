@@ -141,6 +141,7 @@ def rank(
         raise click.UsageError("--sink garlicfarm needs --query NAME, by which the nodes keep the rankings")
     if rows is None:
         rows = "changes" if sink.startswith("parquet:") else "batches"
+    plugin("session").check_installed()
     nodes = nodes_of(options)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         scratch = Path(directory)

@@ -33,6 +33,7 @@ def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]
     """
     import trio
 
+    plugin("session").check_installed()
     nodes = nodes_of(options) if options.node or options.config else None
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         rows = trio.run(_inspect, checkpoint, Path(directory), dict(conf), nodes, options.verbosity)

@@ -74,6 +74,7 @@ def whatif(
 
     grid, job = plugin("grid"), plugin("whatif_job")
     settings = grid.settings_of([grid.parse_grid(text) for text in grids])
+    plugin("session").check_installed()
     if parquet is not None:
         directory = parquet.absolute().parent
         if not directory.is_dir():

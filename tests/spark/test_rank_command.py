@@ -182,9 +182,18 @@ def test_rank_killed_again_and_again_ranks_as_the_nodes_do_at_every_index(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_rank_interrupted_leaves_nothing_behind(server: FeedServer, how: signal.Signals) -> None:
-    with running(server) as rank:
+def test_rank_interrupted_leaves_nothing_behind(
+    server: FeedServer, tmp_path: Path, how: signal.Signals
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with running(server, environ={**os.environ, "TMPDIR": str(temporary)}) as rank:
         rank.wait_for(10)
+        assert [*temporary.glob("*/spark/blocks/blockmgr-*")]  # nowhere else
+        assert {path.stat().st_mode & 0o777 for path in temporary.glob("*/spark/blocks")} == {0o700}
+        words = [word for pid in descendants(rank.process.pid) for word in command(pid)]
+        assert "spark.authenticate=true" in words
+        assert not [word for word in words if "secret" in word]
         below = descendants(rank.process.pid)
         rank.process.send_signal(how)
         if how == signal.SIGTERM:  # timeout(1) sends it twice
@@ -194,6 +203,7 @@ def test_rank_interrupted_leaves_nothing_behind(server: FeedServer, how: signal.
         assert rank.errors().splitlines() == ["starting Spark; this takes half a minute", "interrupted"]
         assert_all_end(below)
         assert rank.lines == [EXPECTED[10].ranking]
+    assert [*temporary.iterdir()] == []
 
 
 def test_rank_interrupted_while_spark_starts_ends_at_once(server: FeedServer) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm_plugin_spark import whatif_job
+from garlicfarm_plugin_spark import session, whatif_job
 from garlicfarm_plugin_spark.grid import Setting, settings_of
 from garlicfarm_plugin_spark.recorded_log import read_directory
 from garlicfarm_plugin_spark.session import Session
@@ -49,6 +49,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
             tell(Answer(setting, recording.outcome(setting)))
 
     monkeypatch.setattr(whatif_job, "compare", compare)
+    monkeypatch.setattr(session, "check_installed", lambda: None)
     return asked
 
 
