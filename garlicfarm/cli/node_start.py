@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -18,11 +19,16 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.config import Config
+    import trio
 
-__all__ = ["level", "start"]
+    from garlicfarm.config import Config
+    from garlicfarm.node import Node
+
+__all__ = ["level", "next_commands", "start"]
 
 Level = Literal["error", "warning", "info", "debug"]
+NEXT = ("status", "log tail -f", "health")
+"""What to try once the node runs."""
 ORDERLY = 0.9
 """This share of the time is for ending in order, the rest for writing, which cannot be cancelled."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -38,7 +44,10 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 )
 @shared_options("config", "verbosity")
 def start(options: Options, stay: bool) -> None:
-    """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store."""
+    """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store.
+
+    On a terminal it shows which commands to try next, without -q.
+    """
     with _noted() as early:
         import trio
 
@@ -49,7 +58,37 @@ def start(options: Options, stay: bool) -> None:
         config = load(path, os.environ)
         descriptors.raise_limit()
         with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
-            trio.run(_main, config, early, stay)
+            is_shown = sys.stderr.isatty() and options.verbosity >= 0 and config.log.format == "text"
+            status = _Next(path, config) if is_shown else trio.TASK_STATUS_IGNORED
+            trio.run(_main, config, early, stay, status)
+
+
+class _Next:
+    """Prints what to do next once the node has started."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self._path = path
+        self._config = config
+
+    def started(self, _: object = None) -> None:
+        commands = next_commands(self._path, [farm.name for farm in self._config.farm])
+        click.echo(
+            "\n  ".join(["This node runs until Ctrl-C. In another terminal, try:", *commands]), err=True
+        )
+
+
+def next_commands(path: Path, farms: Sequence[str]) -> list[str]:
+    """Commands that ask the node of the configuration at ``path``, from any directory."""
+    from garlicfarm.config import find_config
+    from garlicfarm.errors import ConfigError
+
+    try:
+        found_anywhere = find_config(None, {"HOME": os.environ.get("HOME", "")}, Path("/"))
+    except ConfigError:
+        found_anywhere = None
+    which = [] if path == found_anywhere else ["--config", str(path.absolute())]
+    which += ["--farm", farms[0]] if len(farms) > 1 else []
+    return [shlex.join(["garlicfarm", *command.split(), *which]) for command in NEXT]
 
 
 def level(configured: Level, verbosity: int) -> Level:
@@ -74,7 +113,7 @@ def _noted() -> Iterator[list[int]]:
         signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
 
 
-async def _main(config: Config, early: Sequence[int], stays: bool) -> None:
+async def _main(config: Config, early: Sequence[int], stays: bool, status: trio.TaskStatus[Node]) -> None:
     import trio
 
     from garlicfarm.logs import EventLogger
@@ -105,7 +144,7 @@ async def _main(config: Config, early: Sequence[int], stays: bool) -> None:
             nursery.start_soon(end_in_time, signals)
             try:
                 if not early:
-                    await serve(config, shutdown=shutdown, stays=stays)
+                    await serve(config, shutdown=shutdown, stays=stays, task_status=status)
             finally:
                 ending.cancel()
             nursery.cancel_scope.cancel()
