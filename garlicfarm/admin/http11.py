@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
@@ -113,7 +114,7 @@ class HttpServer:
         exchange = answer = _Exchange(wire, request.method)
         if _asks_for_websocket(request):
             key = _websocket_key(request)
-            if key is None or not isinstance(wire.http.next_event(), h11.EndOfMessage):
+            if key is None or not wire.has_no_body():
                 await wire.refuse(HTTPStatus.BAD_REQUEST)
                 return False
             exchange = _WebSocketExchange(wire, answer, key)
@@ -203,6 +204,12 @@ class _Wire:
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.receive(RECEIVE_BYTES))
         return event
+
+    def has_no_body(self) -> bool:
+        """Whether the present request is complete with its header."""
+        with suppress(h11.RemoteProtocolError):
+            return isinstance(self.http.next_event(), h11.EndOfMessage)
+        return False
 
     async def send(self, data: bytes) -> None:
         """Send all of it. If the client has left, ``scope`` is cancelled."""

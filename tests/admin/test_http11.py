@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from garlicfarm.admin import websocket
 from garlicfarm.admin.http11 import MAX_HEADER_BYTES, RECEIVE_BYTES, AsgiApp, HttpServer
@@ -204,8 +206,9 @@ async def test_websocket_that_the_application_leaves_open_is_closed_as_its_defec
         (b": 13\r\n", b": 8\r\n"),
         (b"Sec-WebSocket-Key", b"Key"),
         (b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n"),
+        (b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n"),
     ],
-    ids=["version", "key", "body"],
+    ids=["version", "key", "body", "garbled-body"],
 )
 async def test_handshake_that_is_none_is_refused(
     old: bytes, new: bytes, autojump_clock: trio.testing.MockClock
@@ -229,6 +232,34 @@ async def test_websocket_that_the_application_closes_at_once_is_forbidden(
 
 
 # ------------------------------------------------------------------ requests
+
+
+SNIPPETS = [
+    *(GET, POST, HANDSHAKE, b"\r\n", b"\r\n\r\n", b"HTTP/1.1", b"Content-Length: 3\r\n", b"Upgrade: h2c\r\n"),
+    *(b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"3\r\nabc\r\n", b"0\r\n\r\n"),
+    *(
+        b"\x89\x80" + MASK,
+        b"\x88\x80" + MASK,
+        b"\x81\x81" + MASK + b"x",
+        b"Host: \xff\r\n",
+        b"Connection: \xff\r\n",
+    ),
+]
+
+
+@given(st.lists(st.sampled_from(SNIPPETS) | st.binary(max_size=8), max_size=12))
+def test_hostile_client_ends_its_own_connection_only(pieces: list[bytes]) -> None:
+    async def serve_it() -> None:
+        async def take(scope: Any, receive: Any, send: Any) -> None:
+            application = watch if scope["type"] == "websocket" else app(body_of)
+            await application(scope, receive, send)
+
+        stream = Scripted(pieces, leaves=True)
+        with trio.fail_after(3600):
+            await run(HttpServer(take, logging.getLogger("test"), header_s=HEADER_S), stream)
+        assert stream.is_closed
+
+    trio.run(serve_it, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize(
