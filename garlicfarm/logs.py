@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+from garlicfarm.printable import printable_json
+
 __all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configured"]
 
 MAX_CAUSES = 1024
@@ -123,7 +125,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         head = {"time": _time(record), "level": record.levelname.lower(), "component": _component(record)}
-        return json.dumps({**head, **_fields(record)}, default=str)
+        return printable_json(json.dumps({**head, **_fields(record)}, default=str))
 
 
 @contextmanager
@@ -271,4 +273,4 @@ def _escaped(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if _BARE.fullmatch(text) else json.dumps(text)
+    return text if _BARE.fullmatch(text) else printable_json(json.dumps(text))

@@ -18,8 +18,9 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.printable import printable_json
 
-__all__ = ["consume"]
+__all__ = ["consume", "record_line"]
 
 LAST_LINES_S = 1.0
 """How long a command that is told to end waits for the lines that it is printing, to save that they are."""
@@ -143,7 +144,7 @@ def _print(records: Iterable[Any], on_printed: Callable[[], None]) -> None:
     import trio
 
     # By os.write: a thread left behind in a write of sys.stdout ends the interpreter with a fatal error.
-    data = memoryview("".join([_line(record) for record in records]).encode())
+    data = memoryview("".join([record_line(record) for record in records]).encode())
     descriptor = sys.stdout.fileno()
     while data:
         data = data[os.write(descriptor, data) :]
@@ -151,10 +152,10 @@ def _print(records: Iterable[Any], on_printed: Callable[[], None]) -> None:
         on_printed()
 
 
-def _line(record: Any) -> str:
+def record_line(record: Any) -> str:
     row = {"topic": record.topic, "partition": record.partition, "sequence": record.sequence}
     try:
         row["value"] = record.content.decode()
     except UnicodeDecodeError:
         row["value_base64"] = base64.b64encode(record.content).decode()
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(row, ensure_ascii=False)) + "\n"

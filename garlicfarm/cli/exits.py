@@ -23,6 +23,7 @@ from garlicfarm.errors import (
     StorageError,
     UnreachableError,
 )
+from garlicfarm.printable import printable
 
 __all__ = ["NOT_TO_RESTART", "Exit", "explain"]
 
@@ -79,7 +80,7 @@ def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
     for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, KeyboardInterrupt)):
         code = _code(leaf)
         if code is not None:
-            return code, _message(leaf, code)
+            return code, [printable(line) for line in _message(leaf, code)]
     return None
 
 
@@ -113,7 +114,7 @@ def _usage(error: click.ClickException) -> list[str]:
         return [error.format_message()]
     context = getattr(error, "ctx", None)
     lines = [] if context is None else [context.get_usage()]
-    return [*lines, f"error: {error.format_message()}"]
+    return [*lines, printable(f"error: {error.format_message()}")]
 
 
 def _message(error: BaseException, code: Exit) -> list[str]:

@@ -13,6 +13,7 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
+from garlicfarm.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -43,12 +44,12 @@ def show(options: Options) -> None:
     body = ask(options, question)
     if options.output == "table":
         for line in _lines(body):
-            click.echo(line if line.isprintable() else json.dumps(line))
+            click.echo(printable(line))
     elif options.output == "json":
-        click.echo(json.dumps(body, indent=2))
+        click.echo(printable_json(json.dumps(body, indent=2)))
     else:
         for row in body["members"]:
-            click.echo(json.dumps(row))
+            click.echo(printable_json(json.dumps(row)))
 
 
 def _lines(body: dict[str, Any]) -> Iterator[str]:

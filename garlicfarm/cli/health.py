@@ -14,6 +14,7 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
 from garlicfarm.cli.status_table import key_problems, spare_text
+from garlicfarm.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -83,9 +84,9 @@ def _disk(hangs_s: float | None) -> str:
 
 def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:
     if options.output == "table":
-        click.echo(text)
+        click.echo(printable(text))
     elif options.output == "json":
         print_json(schema, found)
     else:
-        click.echo(json.dumps({"schema": schema, **found}))
+        click.echo(printable_json(json.dumps({"schema": schema, **found})))
     return code

@@ -17,7 +17,7 @@ from rich.text import Text
 from garlicfarm.admin.health import publishing
 from garlicfarm.cli.ranking_table import Trends, ranking_view
 from garlicfarm.cli.status_table import EVENTS, event_lines, status_view
-from garlicfarm.cli.tables import printable
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.cli.lab_rank import RankProcess

@@ -9,6 +9,7 @@ import click
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask
+from garlicfarm.printable import printable_json
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -102,13 +103,16 @@ def tail(options: Options, follow: bool, after: int | None, all_types: bool, lin
     from garlicfarm.feed.lines import encode_lines
     from garlicfarm.wire.messages import ValueType
 
+    def show(lines: bytes) -> None:
+        click.echo(printable_json(lines.decode()), nl=False)
+
     async def read(client: AdminClient, farm: str, start: int) -> None:
         from garlicfarm.cli.sign_of_life import sign_of_life
 
         async with sign_of_life("the first entry") as came:
             async for entry in client.log(farm, start, all_types=all_types, linearizable=linearizable):
                 came()
-                click.echo(encode_lines([entry]), nl=False)
+                show(encode_lines([entry]))
                 start = entry.index
         if not follow:
             return
@@ -116,7 +120,7 @@ def tail(options: Options, follow: bool, after: int | None, all_types: bool, lin
             async for event in events:
                 assert isinstance(event, EntryEvent)
                 if all_types or event.entry.value_type is ValueType.APPLICATION:
-                    click.echo(encode_lines([event.entry]), nl=False)
+                    show(encode_lines([event.entry]))
 
     async def read_all(client: AdminClient, farm: str) -> None:
         try:

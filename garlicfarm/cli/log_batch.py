@@ -27,6 +27,7 @@ from garlicfarm.errors import (
     ProposalDropped,
     UnreachableError,
 )
+from garlicfarm.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -125,11 +126,11 @@ class Report:
 
     def _row(self, row: dict[str, object]) -> str:
         if self._output == "jsonl":
-            return json.dumps(row) + "\n"
+            return printable_json(json.dumps(row)) + "\n"
         if "index" in row:
             return f"line {row['line']}: index {row['index']}, term {row['term']}\n"
         text = f"{row['outcome']}: {row['reason']}"
-        return f"line {row['line']}: {text if text.isprintable() else json.dumps(text)}\n"
+        return f"line {row['line']}: {printable(text)}\n"
 
     def summary(self, ended: bool) -> str:
         """All counts in one line. ``ended``: the input was read to its end."""

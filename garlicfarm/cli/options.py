@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.names import did_you_mean
+from garlicfarm.printable import printable, printable_json
 from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
 __all__ = [
@@ -179,14 +180,14 @@ def epoch_length_option() -> Callable[[Any], Any]:
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:
     """One JSON object on stdout, led by its schema, as ``garlicfarm.status/1``."""
-    click.echo(json.dumps({"schema": schema, **body}, indent=2))
+    click.echo(printable_json(json.dumps({"schema": schema, **body}, indent=2)))
 
 
 def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Rows of equal keys on stdout: an aligned table, ``{"schema", "rows"}``, or a JSON line each."""
     if output == "jsonl":
         for row in rows:
-            click.echo(json.dumps(row))
+            click.echo(printable_json(json.dumps(row)))
         return
     rows = list(rows)
     if output == "json":
@@ -206,4 +207,4 @@ def _cell(value: Any) -> str:
         value = json.dumps(value)  # which is TOML's spelling, too
     text = "-" if value is None or value == "" else str(value)
     # Others may have named it: a terminal must not obey it.
-    return text if text.isprintable() else json.dumps(text)
+    return printable(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from garlicfarm.cli.options import Options, print_json, print_rows, shared_optio
 from garlicfarm.cli.remote import ask, deadline
 from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -139,25 +139,29 @@ def _print(found: dict[str, Any]) -> None:
 
     publisher, since = found["publisher"], found["since"]
     if publisher is None:
-        click.echo(f"farm {found['farm']}: no publisher")
+        _say(f"farm {found['farm']}: no publisher")
     else:
         does = {True: "publishes", False: "does not publish", None: "cannot publish"}[found["publishing"]]
         when = "" if found["since_ms"] is None else f", {date_text(found['since_ms'])}"
-        click.echo(f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}")
+        _say(f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}")
     last_ms, order = found["last_published_ms"], found["order"]
-    click.echo(f"  last published  {date_text(last_ms) if last_ms else 'never'}")
-    click.echo(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
+    _say(f"  last published  {date_text(last_ms) if last_ms else 'never'}")
+    _say(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
     if order is not None:
-        click.echo(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
+        _say(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
     for leaf in found["leaves"]:
-        click.echo(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
+        _say(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
     for problem in found["problems"]:
-        click.echo(f"  problem         {problem}")
+        _say(f"  problem         {problem}")
     for one in found["publishers"]:
         since = "" if one["since_ms"] is None else f" since {date_text(one['since_ms'])}"
         until = "" if one["until_ms"] is None else f", until {date_text(one['until_ms'])}"
         problems = "".join(f"; {problem}" for problem in one["problems"])
         line = f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
-        click.echo(line if line.isprintable() else json.dumps(line))
+        _say(line)
     if not found["publishers"]:
-        click.echo(f"  {has_no_publisher(found['node'])}")
+        _say(f"  {has_no_publisher(found['node'])}")
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.ranking_table import Trends, ranking_view
+from garlicfarm.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +43,7 @@ class Lines:
 
     async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
         self._came()
-        click.echo(text)
+        click.echo(printable_json(text))
         if skipped != self._skipped.get(farm, {}):
             self._skipped[farm] = skipped
             self.note(f"entries of {farm} skipped, as the nodes do: {_counts(skipped)}")
@@ -55,7 +56,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         if not self._quiet:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
 
 
 class _Shown:
@@ -111,7 +112,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         if not self._quiet:
-            self._live.console.print(text, style="dim", markup=False)
+            self._live.console.print(printable(text), style="dim", markup=False)
 
     def _show(self) -> None:
         from rich.console import Group

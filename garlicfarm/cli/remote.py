@@ -16,6 +16,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
+from garlicfarm.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -143,7 +144,7 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
                 _print_members(body)
             else:
                 compact = watch or options.output == "jsonl"
-                click.echo(json.dumps(body, indent=None if compact else 2))
+                click.echo(printable_json(json.dumps(body, indent=None if compact else 2)))
 
         await (_repeat(client, farm, once) if watch else once())
 
@@ -179,13 +180,11 @@ async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[N
 
 
 def _print_members(body: dict[str, Any]) -> None:
-    import json
-
     if not sys.stdout.isatty():
-        click.echo(headline(body))
+        click.echo(printable(headline(body)))
         print_rows("table", "", status_rows(body))
         for line in [*publisher_lines(body), *feed_lines(body)]:
-            click.echo(line if line.isprintable() else json.dumps(line))
+            click.echo(printable(line))
         return
     from rich.console import Console
 
@@ -207,6 +206,6 @@ async def _watch(client: AdminClient, farm: str) -> None:
                 live.update(status_view(await client.status(farm), live.console.width), refresh=True)
             except UnreachableError as error:
                 # The node may come back; what was shown last is still worth reading.
-                live.console.print(Text(str(error), "red"))
+                live.console.print(Text(printable(str(error)), "red"))
 
         await _repeat(client, farm, draw)

@@ -119,7 +119,7 @@ def status_view(body: dict[str, Any], width: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from garlicfarm.cli.tables import printable
+    from garlicfarm.printable import printable
 
     errors = [
         Text(printable(f"member {row['id']}: {row['error']}"), style="red")

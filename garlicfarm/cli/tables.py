@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["WIDE", "Column", "make_table", "printable", "sparkline"]
+from garlicfarm.printable import printable
+
+__all__ = ["WIDE", "Column", "make_table", "sparkline"]
 
 WIDE = 150
 """A terminal of so many columns is shown everything."""
@@ -49,18 +50,13 @@ def make_table(
         cells = (_cell(row[column.name], wraps=column.wraps) for column in shown)
         table.add_row(*cells, style=style)
     # Not the table's own title, which is no wider than the table.
-    return Group(*([Text(title, style="italic")] if title else []), table)
+    return Group(*([Text(printable(title), style="italic")] if title else []), table)
 
 
 def _cell(value: object, *, wraps: bool) -> Text:
     # Text, not markup: what other members say of themselves is shown as it is.
     text = printable("-" if value is None else str(value))
     return Text(text, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
-
-
-def printable(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
-    return text if text.isprintable() else json.dumps(text)
 
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -129,7 +129,7 @@ def test_status_off_a_terminal_says_what_its_publishers_do(
     ]
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
     assert run(["status"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == '"node 1, publisher i2cp: not ready; \\u001bno"'
+    assert capsys.readouterr().out.splitlines()[-1] == "node 1, publisher i2cp: not ready; \\u001bno"
 
 
 @pytest.mark.parametrize("output", ["json", "jsonl"])

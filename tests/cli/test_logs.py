@@ -63,10 +63,10 @@ def test_text_line_has_time_level_room_fields_event(output: io.StringIO) -> None
 
 def test_text_values_cannot_make_a_line(output: io.StringIO) -> None:
     events(Clock()).info(
-        "refused", why="a\nb event=x", user="", esc="\x1b[2J\u202e\u2028", ok=True, at="[::1]:5"
+        "refused", why="a\nb event=x", user="", esc="\x1b[2J\x7f\u202e\u2028", ok=True, at="[::1]:5"
     )
     assert lines(output) == [
-        'INFO  raft farm=farm node=1 why="a\\nb event=x" user="" esc="\\u001b[2J\\u202e\\u2028" '
+        'INFO  raft farm=farm node=1 why="a\\nb event=x" user="" esc="\\u001b[2J\\u007f\\u202e\\u2028" '
         "ok=true at=[::1]:5 event=refused"
     ]
 

@@ -80,7 +80,7 @@ DOORS: dict[str, set[str]] = {
 }
 GROUND = {
     *("_version", "descriptors", "durable_files", "errors", "extensions", "logs", "metrics", "names"),
-    *("refusals", "regular_files", "renamed"),
+    *("printable", "refusals", "regular_files", "renamed"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
@@ -110,6 +110,7 @@ ROOMS: dict[str, set[str]] = {
         *("net", "plugins", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
     "plugins": {"feed", "publisher", "router", "transport"},
+    "printable": set(),
     "publisher": {"publishing"},
     "regular_files": set(),
     "router": {"publishing"},
