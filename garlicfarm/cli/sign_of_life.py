@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import trio
+
+from garlicfarm.printable import printable
 
 __all__ = ["run_blocking", "sign_of_life"]
 
@@ -53,8 +54,7 @@ async def _say(what: str | Callable[[], str], waiting: trio.CancelScope) -> None
             pause_s *= 2
             named = what if isinstance(what, str) else what()
             line = f"{trio.current_time() - began_s:.0f} s: waiting for {named}"
-            # Others may have named it: a terminal must not obey it.
-            print(line if line.isprintable() else json.dumps(line), file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)
 
 
 def run_blocking(what: str, function: Callable[[], T], *, abandon: bool = True) -> T:
