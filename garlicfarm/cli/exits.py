@@ -80,7 +80,7 @@ def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
     for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, KeyboardInterrupt)):
         code = _code(leaf)
         if code is not None:
-            return code, [printable(line) for line in _message(leaf, code)]
+            return code, ["\n  ".join(map(printable, text.split("\n"))) for text in _message(leaf, code)]
     return None
 
 

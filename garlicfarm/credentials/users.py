@@ -62,7 +62,7 @@ class UserStore:
         self._log = log
         self._identity: tuple[int, int, int] | None = None
         self._users: dict[str, User] = {}
-        self._refresh()
+        self._read()
 
     def lookup(self, name: str) -> Mapping[str, Sequence[str]]:
         """A user's HA1s by algorithm, for a `DigestVerifier`; empty if there is no such user."""

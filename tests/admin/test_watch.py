@@ -463,15 +463,17 @@ async def test_page_of_another_site_gets_no_events(node: FakeNode, url: str, htt
 
 
 async def test_page_counts_as_a_watcher_from_when_its_place_was_found_free(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first page's answer has not begun when the second one asks."""
     monkeypatch.setattr(watch, "MAX_WATCHERS_OF_USER", 1)
     app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
+    first_is_held = trio.Event()
 
     async def holding(scope: Any, receive: Any, send: Any) -> None:
         async def hold(message: Any) -> None:
             if message.get("status") == 200:
+                first_is_held.set()
                 await trio.sleep_forever()
             await send(message)
 
@@ -485,8 +487,8 @@ async def test_page_counts_as_a_watcher_from_when_its_place_was_found_free(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(60):
+        with trio.fail_after(240):
+            await first_is_held.wait()
             second = await ask()
         nursery.cancel_scope.cancel()
     assert (second.status_code, second.json()["type"]) == (503, "garlicfarm:too-many-watchers")

@@ -84,7 +84,7 @@ def test_lab_whose_preparation_fails_says_what_it_said_and_leaves_nothing(tmp_pa
     ended = run("--until", "ranked", "--prepare", "sh -c 'echo no network; exit 3'", tmp_path=tmp_path)
     assert ended.returncode == 1
     told = without_signs_of_life(ended.stderr)
-    assert told == "error: sh -c 'echo no network; exit 3' ended with code 3:\nno network\n"
+    assert told == "error: sh -c 'echo no network; exit 3' ended with code 3:\n  no network\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -67,7 +67,6 @@ def test_node_on_a_terminal_says_what_to_do_next_once_it_runs(file: Path) -> Non
     command = [*GARLICFARM, "node", "start", "--config", str(file)]
     with Terminal() as terminal, running(command, stderr=terminal.theirs) as node:
         terminal.close_theirs()
-        terminal.read_until(b"event=started")
         said = terminal.read_until(b"try:\r\n((  .*\r\n){3})").decode()
         node.send_signal(signal.SIGTERM)
         while terminal.read():

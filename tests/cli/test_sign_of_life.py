@@ -71,7 +71,7 @@ async def test_foreign_text_commands_no_terminal(
 ) -> None:
     async with sign_of_life("x\x1b[2J"):
         await trio.sleep(3)
-    assert capsys.readouterr().err == '"2 s: waiting for x\\u001b[2J"\n'
+    assert capsys.readouterr().err == "2 s: waiting for x\\u001b[2J\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])

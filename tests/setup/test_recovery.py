@@ -38,8 +38,10 @@ def store_of(node: Path) -> Path:
     return node / "data" / "farms" / "farm"
 
 
-def recover(node: Path, *arguments: str) -> int:
-    return run(["recover", "--config", str(node / "garlicfarm.toml"), *arguments])
+async def recover(node: Path, *arguments: str) -> int:
+    """The command runs Trio itself: in a thread, as in a process of its own."""
+    command = ["recover", "--config", str(node / "garlicfarm.toml"), *arguments]
+    return await trio.to_thread.run_sync(run, command)
 
 
 def value(index: int) -> Entry:
@@ -88,7 +90,7 @@ def files(directory: Path) -> dict[str, bytes]:
 async def test_dry_run_tells_what_would_happen_and_changes_nothing(node: Path, capsys: Capture) -> None:
     await fill(node)
     before = files(node)
-    assert recover(node, "-o", "json") == 0
+    assert await recover(node, "-o", "json") == 0
     assert files(node) == before
     told, said = capsys.readouterr()
     body = json.loads(told)
@@ -116,7 +118,7 @@ async def test_dry_run_tells_what_would_happen_and_changes_nothing(node: Path, c
         "new ids only",
     ):
         assert word in said
-    assert recover(node) == 0
+    assert await recover(node) == 0
     assert "LAST TERM" in capsys.readouterr().out
 
 
@@ -128,7 +130,7 @@ async def test_recovered_store_has_all_entries_and_one_member_under_another_id(
     with closing(LogStore.open(store_of(node), farm="farm")) as store:
         first = store.first_index()
         old_id, entries = store.genesis.farm_id, store.entries(first, 26, 1 << 20)
-    assert recover(node, "--yes-i-understand", "-o", "json") == 0
+    assert await recover(node, "--yes-i-understand", "-o", "json") == 0
     told, said = capsys.readouterr()
     new_id = bytes.fromhex(json.loads(told)["new_farm_id"])
     assert new_id != old_id
@@ -166,28 +168,30 @@ async def test_recovery_that_fails_leaves_the_old_store(
 
     with monkeypatch.context() as patch:
         patch.setattr(recovery, "write_snapshot", full)
-        assert recover(node, "--yes-i-understand") == Exit.STORAGE
+        assert await recover(node, "--yes-i-understand") == Exit.STORAGE
     assert files(store_of(node)) == before
-    assert recover(node, "--yes-i-understand") == 0, "and what it left behind is no hindrance"
+    assert await recover(node, "--yes-i-understand") == 0, "and what it left behind is no hindrance"
 
 
 async def test_recovery_interrupted_between_its_renames_is_finished(node: Path, capsys: Capture) -> None:
     await fill(node)
-    assert recover(node, "--yes-i-understand") == 0
+    assert await recover(node, "--yes-i-understand") == 0
     recovered = files(store_of(node))
     store_of(node).rename(store_of(node).with_name("farm~recovered"))
-    assert recover(node) == Exit.STORAGE
+    assert await recover(node) == Exit.STORAGE
     capsys.readouterr()
-    assert recover(node, "--yes-i-understand") == 0
+    assert await recover(node, "--yes-i-understand") == 0
     assert "interrupted recovery is finished" in capsys.readouterr().err
     assert files(store_of(node)) == recovered
 
 
-def test_recovery_of_an_application_that_this_program_lacks_is_refused(node: Path, capsys: Capture) -> None:
+async def test_recovery_of_an_application_that_this_program_lacks_is_refused(
+    node: Path, capsys: Capture
+) -> None:
     file = node / "garlicfarm.toml"
     file.write_text(file.read_text().replace('application = "log"', 'application = "publsher"'))
     before = files(node)
-    assert recover(node, "--yes-i-understand") == Exit.USAGE
+    assert await recover(node, "--yes-i-understand") == Exit.USAGE
     known = "did you mean 'publisher'?; there are: publisher, log"
     assert f"farm farm: no application 'publsher'; {known}" in capsys.readouterr().err
     assert files(node) == before
@@ -198,13 +202,13 @@ async def test_recovery_of_a_store_in_use_or_of_a_removed_node_is_refused(
 ) -> None:
     await fill(node)
     with DataDirectory.open(node / "data"):
-        assert recover(node, "--yes-i-understand") == Exit.STORAGE
-    assert recover(node, "--farm", "other") == Exit.USAGE
+        assert await recover(node, "--yes-i-understand") == Exit.STORAGE
+    assert await recover(node, "--farm", "other") == Exit.USAGE
     removed = node.with_name("node-3")
     shutil.rmtree(store_of(removed))
     store_of(node).rename(store_of(removed))  # whose Configuration no longer names node 3
     before = files(removed)
-    assert recover(removed, "--yes-i-understand") == Exit.ERROR
+    assert await recover(removed, "--yes-i-understand") == Exit.ERROR
     assert "no member" in capsys.readouterr().err
     assert files(removed) == before
 

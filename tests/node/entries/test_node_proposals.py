@@ -252,6 +252,7 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
     async with cluster(tmp_path) as nodes:
         farm = nodes.replica()
         monkeypatch.setattr(farm.peers, "call", call)
+        monkeypatch.setattr(farm.peers, "has_handshake", lambda member: True)
         if isinstance(outcome, type):
             with pytest.raises(outcome):
                 await farm.proposals._forward(2, (b"x",))
