@@ -42,6 +42,7 @@ NUMBERS = {
     "endpoint-of-another-member": 9,
     "the-last-member": 10,
     "too-few-members-heard": 10,
+    "another-member-took-over": 0,
     "the-new-server-refuses-to-join": 0,
     "the-new-server-does-not-answer": 0,
     "the-new-server-does-not-catch-up": 0,
