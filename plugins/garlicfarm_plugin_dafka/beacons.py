@@ -24,7 +24,7 @@ from garlicfarm_plugin_dafka.codec import (
 )
 from garlicfarm_plugin_dafka.sockets import Socket
 
-__all__ = ["MAX_BEACON_BYTES", "Beacons"]
+__all__ = ["MAX_BEACON_BYTES", "MAX_NODES", "Beacons"]
 
 BEACON_S: Final = 1.0
 EXPIRY_S: Final = 4.0

@@ -1,59 +1,92 @@
-"""Connections to hosts that may have a name: `keep_connected`.
+"""Connections to other nodes and to towers: `keep_connected`.
 
-ZeroMQ would look names up itself, in the thread that serves all connections, at each attempt to connect. One
+Names are looked up here, and not by ZeroMQ, which would do it in the thread that serves all connections: one
 name whose servers are silent would hold up everything, also the beacons of this node, so that all others cut
-it off. So ZeroMQ gets addresses only.
+it off.
+
+A beacon can name any address. Only a connection that has outlived ZeroMQ's handshake has proved that the
+holder of the key is there; as long as none has, the address is tried less and less often.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final
 
 import trio
 
-from garlicfarm_plugin_dafka.sockets import Socket
+from garlicfarm_plugin_dafka.relay import Allowance, Flow, relay
+from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, Socket
 
 __all__ = ["keep_connected"]
 
-LOOK_UP_S: Final = 30.0
-"""How often the address of a name is looked up, since it can change."""
-RETRY_S: Final = 2.0
 TIMEOUT_S: Final = 5.0
+FIRST_RETRY_S: Final = 0.1
+MAX_RETRY_S: Final = 30.0
+_PROVED_S: Final = HANDSHAKE_S + 1.0
 
 
 async def keep_connected(
-    host: str, connections: Sequence[tuple[Socket, int]], limiter: trio.CapacityLimiter
+    client: Socket,
+    host: str,
+    port: int,
+    *,
+    limiter: trio.CapacityLimiter,
+    allowance: Allowance,
+    on_stuck: Callable[[], None],
+    max_retry_s: float = MAX_RETRY_S,
 ) -> None:
-    """Connect sockets to ports of a host: at once if it is an address, else when its address is found, and
-    again when that changes, until cancelled. ``limiter`` bounds the threads that look names up."""
-    if _is_address(host):
-        for each, port in connections:
-            each.connect(host, port)
-        return
-    current = ""
+    """Connect a socket to a port of a host, and again whenever the connection ends, until cancelled.
+
+    Attempts that end before the other end has proved its key follow each other after 0.1 s, 0.2 s, and so on
+    to ``max_retry_s``.
+
+    :param limiter: bounds the threads that look names up. :param allowance: what the peer may have sent that
+    was not taken from ``client``. :param on_stuck: it has sent more, and no whole message.
+    """
+    retry_s = FIRST_RETRY_S
     while True:
-        found: list[str] = []
-        with trio.move_on_after(TIMEOUT_S):
-            found = await trio.to_thread.run_sync(_look_up, host, abandon_on_cancel=True, limiter=limiter)
-        if found and current not in found:
-            for each, port in connections:
-                if current:
-                    each.disconnect(current, port)
-                each.connect(found[0], port)
-            current = found[0]
-        await trio.sleep(LOOK_UP_S if found else RETRY_S)
+        began = trio.current_time()
+        try:
+            with trio.fail_after(TIMEOUT_S):
+                stream = await _connect(host, port, limiter)
+            await _pass_on(client, stream, allowance, on_stuck)
+        except (OSError, trio.TooSlowError):
+            pass  # it is not there now, or we have no descriptors
+        retry_s = FIRST_RETRY_S if trio.current_time() - began > _PROVED_S else min(2 * retry_s, max_retry_s)
+        await trio.sleep(retry_s)
 
 
-def _look_up(host: str) -> list[str]:
-    """The addresses of a name, those of IPv4 first; none if it has none."""
+async def _pass_on(
+    client: Socket,
+    stream: trio.SocketStream,
+    allowance: Allowance,
+    on_stuck: Callable[[], None],
+) -> None:
+    client.flow = flow = Flow(allowance)
+    async with stream, client.open_pipe() as pipe:
+        await relay(stream, pipe, flow, client.has_messages, on_stuck)
+
+
+async def _connect(host: str, port: int, limiter: trio.CapacityLimiter) -> trio.SocketStream:
+    address = host
+    if not _is_address(host):
+        address = await trio.to_thread.run_sync(_look_up, host, abandon_on_cancel=True, limiter=limiter)
+    made = trio.socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [str(address[0]) for _, *_, address in sorted(answers, key=lambda answer: answer[0])]
+        await made.connect((address, port))
+    except BaseException:
+        made.close()
+        raise
+    return trio.SocketStream(made)
+
+
+def _look_up(host: str) -> str:
+    """An address of a name, of IPv4 if it has one. Raises `OSError`: it has none."""
+    answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(min(answers, key=lambda answer: answer[0])[4][0])
 
 
 def _is_address(host: str) -> bool:

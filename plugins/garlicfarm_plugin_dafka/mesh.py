@@ -15,27 +15,38 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 import trio
 import zmq
 
 from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint
-from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, Beacons
+from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, MAX_NODES, Beacons
 from garlicfarm_plugin_dafka.codec import Command, NodeBeacon, TowerBeacon
 from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
+from garlicfarm_plugin_dafka.entrance import Entrance, Guests, listen, share_of_descriptors
 from garlicfarm_plugin_dafka.hosts import keep_connected
 from garlicfarm_plugin_dafka.inbox import Inbox, Peer, Received
 from garlicfarm_plugin_dafka.keys import may_send
 from garlicfarm_plugin_dafka.outbox import Outbox, Subscription
+from garlicfarm_plugin_dafka.relay import Allowance
 from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
 from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 
 __all__ = ["Mesh", "Peer", "Received", "Subscription", "open_mesh"]
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
+"""Of a frame."""
+MAX_UNTAKEN_BYTES: Final = 32 << 20
+"""Of all nodes with one key."""
+MAX_UNTAKEN_BEACON_BYTES: Final = 1 << 20
+MAX_SUBSCRIPTION_BYTES: Final = 1024
+MAX_NODES_OF_KEY: Final = 16
+MAX_TOWER_RETRY_S: Final = 2.0
 MAX_LOOK_UPS: Final = 4
 LINGER_MS: Final = 500
 """For so long a node that ends still sends what is queued."""
@@ -54,25 +65,31 @@ async def open_mesh(
     """
     plan = config.check(base_dir)
     keys = plan.keys
-    async with open_context() as context:
-        # Before the nursery, so that what is wrong is raised as it is; the handler before all that need it.
-        zap = open_zap(context) if keys is not None else None
-        publisher = Socket(
-            context,
-            zmq.XPUB,
-            max_message_bytes=MAX_MESSAGE_BYTES,
-            high_water_mark=plan.high_water_mark,
-            linger_ms=LINGER_MS,
-        )
-        if keys is not None:
-            publisher.be_curve_server(keys.own)
-        listening = Endpoint("tcp", plan.listen.host, publisher.bind(plan.listen.host, plan.listen.port))
-        async with trio.open_nursery() as nursery:
-            mesh = Mesh(plan, address or uuid.uuid4().hex.upper(), listening, publisher, context, nursery)
-            if zap is not None and keys is not None:
-                nursery.start_soon(serve_zap, zap, keys.known, mesh.on_refused)
-            yield mesh
-            nursery.cancel_scope.cancel()
+    # Before any nursery, so that what is wrong is raised as it is; the handler before all that need it.
+    with listen(plan.listen.host, plan.listen.port) as listener:
+        async with open_context() as context:
+            zap = open_zap(context)
+            publisher = Socket(
+                context,
+                zmq.XPUB,
+                max_message_bytes=MAX_SUBSCRIPTION_BYTES,
+                high_water_mark=plan.high_water_mark,
+                linger_ms=LINGER_MS,
+            )
+            if keys is not None:
+                publisher.be_curve_server(keys.own)
+            dropped = Counter[str]()
+            guests = Guests(dropped)
+            entrance = Entrance(context, guests, publisher, listener)
+            listening = Endpoint("tcp", plan.listen.host, entrance.port)
+            async with trio.open_nursery() as nursery:
+                identity = address or uuid.uuid4().hex.upper()
+                mesh = Mesh(plan, identity, listening, publisher, entrance, dropped, context, nursery)
+                nursery.start_soon(entrance.serve)
+                known = None if keys is None else keys.known
+                nursery.start_soon(serve_zap, zap, known, guests.admit, guests.refuse)
+                yield mesh
+                nursery.cancel_scope.cancel()
 
 
 class Mesh:
@@ -84,6 +101,8 @@ class Mesh:
         address: str,
         endpoint: Endpoint,
         publisher: Socket,
+        entrance: Entrance,
+        dropped: Counter[str],
         context: Context,
         nursery: trio.Nursery,
     ) -> None:
@@ -91,16 +110,18 @@ class Mesh:
         """The identity in this node's beacons."""
         self.endpoint = endpoint
         """Where this node listens."""
-        self.dropped: Counter[str] = Counter()
+        self.dropped = dropped
         """How many messages, beacons, subscriptions and connections were refused, by reason."""
         self._plan = plan
         self._context = context
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
         self._inbox = Inbox(nursery, self._on_message_dropped)
         known = plan.keys.known if plan.keys is not None else None
-        self._outbox = Outbox(publisher, known, self._on_dropped)
+        self._outbox = Outbox(publisher, entrance, known, self._on_dropped)
         nursery.start_soon(self._outbox.admit)
         self._peers: dict[TowerBeacon, tuple[Peer, trio.CancelScope]] = {}
+        self._max_peers = share_of_descriptors(MAX_NODES, 16)
+        self._allowances = WeakValueDictionary[str, Allowance]()
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
         key = plan.keys.own.public if plan.keys is not None else ""
@@ -110,8 +131,19 @@ class Mesh:
         for tower in plan.towers:
             sender = self._client(zmq.XPUB, tower.key, MAX_BEACON_BYTES)
             receiver = self._client(zmq.SUB, tower.key, MAX_BEACON_BYTES)
-            ports = (sender, tower.in_port), (receiver, tower.out_port)
-            nursery.start_soon(keep_connected, tower.host, ports, self._limiter)
+            for socket, port in (sender, tower.in_port), (receiver, tower.out_port):
+                nursery.start_soon(
+                    partial(
+                        keep_connected,
+                        socket,
+                        tower.host,
+                        port,
+                        limiter=self._limiter,
+                        allowance=Allowance(MAX_UNTAKEN_BEACON_BYTES),
+                        on_stuck=partial(self._on_stuck, tower.host),
+                        max_retry_s=MAX_TOWER_RETRY_S,
+                    )
+                )
             nursery.start_soon(beacons.send, sender)
             nursery.start_soon(beacons.receive, receiver)
 
@@ -172,20 +204,45 @@ class Mesh:
                 self._on_dropped("a node without a known key", beacon.endpoint)
                 return False
             peer, allowed = Peer(beacon.address, beacon.endpoint, known.name), may_send(known.roles)
+            if len([each for each in self._peers if each.key == beacon.key]) >= MAX_NODES_OF_KEY:
+                self._on_dropped("too many nodes of one key", known.name)
+                return False
         elif beacon.key or not Endpoint("tcp", beacon.host, beacon.port).is_loopback:
             self._on_dropped("a node with a key or beyond loopback, and no keys here", beacon.endpoint)
             return False
-        socket = self._client(zmq.SUB, beacon.key, MAX_MESSAGE_BYTES)
+        try:
+            if len(self._peers) >= self._max_peers:
+                raise OSError
+            socket = self._client(zmq.SUB, beacon.key, MAX_MESSAGE_BYTES)
+        except OSError:  # no descriptor is left; the next beacon tries again
+            self._on_dropped("too many nodes", beacon.endpoint)
+            return False
         self._inbox.add(peer, socket, allowed)
         scope = trio.CancelScope()
-        self._nursery.start_soon(self._connect, beacon, socket, scope)
+        self._nursery.start_soon(self._connect, beacon, peer, socket, scope)
         self._peers[beacon] = peer, scope
         self._log.info("node-found", endpoint=peer.endpoint, name=peer.name, address=peer.address)
         return True
 
-    async def _connect(self, beacon: TowerBeacon, socket: Socket, scope: trio.CancelScope) -> None:
+    async def _connect(
+        self, beacon: TowerBeacon, peer: Peer, socket: Socket, scope: trio.CancelScope
+    ) -> None:
         with scope:
-            await keep_connected(beacon.host, [(socket, beacon.port)], self._limiter)
+            await keep_connected(
+                socket,
+                beacon.host,
+                beacon.port,
+                limiter=self._limiter,
+                allowance=self._allowance(beacon),
+                on_stuck=partial(self._on_stuck, peer.name or peer.endpoint),
+            )
+
+    def _allowance(self, beacon: TowerBeacon) -> Allowance:
+        """That of a node's key, which all nodes with it share; without keys, of its endpoint."""
+        return self._allowances.setdefault(beacon.key or beacon.endpoint, Allowance(MAX_UNTAKEN_BYTES))
+
+    def _on_stuck(self, sender: str) -> None:
+        self._on_dropped("a message without an end", sender)
 
     def _on_lost(self, beacon: TowerBeacon) -> None:
         peer, scope = self._peers.pop(beacon)
@@ -199,8 +256,3 @@ class Mesh:
     def _on_dropped(self, reason: str, sender: str = "") -> None:
         self.dropped[reason] += 1
         self._log.warning("message-dropped", reason=reason, sender=sender)
-
-    def on_refused(self, host: str, key: str) -> None:
-        """The ZAP handler has refused a connection."""
-        self.dropped["connection without a known key"] += 1
-        self._log.warning("connection-refused", host=host, key=key)

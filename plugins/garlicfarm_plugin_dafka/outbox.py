@@ -15,8 +15,9 @@ import trio
 import zmq
 
 from garlicfarm_plugin_dafka.codec import MAX_NAME_BYTES, Command, encode, split_prefix
+from garlicfarm_plugin_dafka.entrance import Entrance, Guest
 from garlicfarm_plugin_dafka.keys import KnownPeer, may_subscribe
-from garlicfarm_plugin_dafka.sockets import Socket, user_of
+from garlicfarm_plugin_dafka.sockets import Socket
 
 __all__ = ["Outbox", "Subscription"]
 
@@ -37,16 +38,21 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """Takes the publishing socket, bound already, which becomes its own.
+    """Takes the publishing socket, which becomes its own, and the entrance that leads to it.
 
     ``known``: the peers by their keys; None: without keys, all may subscribe. ``on_dropped`` gets a reason
     and the name of the peer, or "".
     """
 
     def __init__(
-        self, socket: Socket, known: Mapping[str, KnownPeer] | None, on_dropped: Callable[[str, str], None]
+        self,
+        socket: Socket,
+        entrance: Entrance,
+        known: Mapping[str, KnownPeer] | None,
+        on_dropped: Callable[[str, str], None],
     ) -> None:
         self._socket = socket
+        self._entrance = entrance
         self._known = known
         self._on_dropped = on_dropped
         self._changes: deque[Subscription] = deque(maxlen=MAX_WAITING)
@@ -82,10 +88,10 @@ class Outbox:
         """The task that admits subscriptions, until cancelled."""
         while True:
             await self._socket.wait_readable()
-            for frames in self._socket.take_frames():
-                self._on_message(frames)
+            for guest, frames in self._entrance.messages():
+                self._on_message(guest, frames)
 
-    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
+    def _on_message(self, guest: Guest | None, frames: Sequence[zmq.Frame]) -> None:
         data = frames[0].bytes
         if len(frames) > 1 or data[:1] not in (b"\0", b"\x01") or len(data) > 2 + MAX_NAME_BYTES:
             self._on_dropped("no subscription", "")
@@ -93,12 +99,16 @@ class Outbox:
         is_on, prefix = data[0] == 1, data[1:]
         command, routing = split_prefix(prefix)
         name = ""
+        if guest is not None and not self._entrance.subscribed(guest, is_on=is_on):
+            return
         if self._known is not None:
-            peer = self._known.get(user_of(frames[0]))
+            peer = None if guest is None else self._known.get(guest.key)
             name = peer.name if peer is not None else ""
             if is_on and (peer is None or command not in may_subscribe(peer.roles)):
                 self._on_dropped("a subscription not allowed to its sender", name)
                 return
+        if is_on and guest is None:  # it has left
+            return
         # Both mean the peer of the subscription that was received last.
         self._socket.set(zmq.SUBSCRIBE if is_on else zmq.UNSUBSCRIBE, prefix)
         self._changes.append(Subscription(command, routing, is_on, name))

@@ -11,56 +11,67 @@ Sending never waits: publishers drop what does not fit into the queue of a slow 
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from typing import Any, Final
 
 import trio
 import zmq
 
-from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_dafka.codec import format_endpoint, is_host
 from garlicfarm_plugin_dafka.keys import KeyPair
+from garlicfarm_plugin_dafka.relay import FRAME_BYTES, Flow
 
-__all__ = ["MAX_BATCH", "ZAP_DOMAIN", "Context", "Socket", "host_of", "open_context", "user_of"]
+__all__ = ["MAX_BATCH", "Context", "Socket", "open_context", "user_of"]
 
 MAX_BATCH: Final = 1000
 """Messages that are taken at a time."""
 MAX_FRAMES: Final = 8
 """No more frames of a message are kept: one more than any message has, those of the ZAP handler included."""
-ZAP_DOMAIN: Final = b"dafka"
+DRAIN_S: Final = 0.5
+"""For so long the relays pass on what ZeroMQ has sent at the end."""
+HANDSHAKE_S: Final = 5.0
+"""A connection that lives longer has proved the keys of both ends."""
 _NOWAIT: Final = int(zmq.DONTWAIT)
 _NOWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _OPTIONS: Final[Mapping[int, int]] = {
-    zmq.HANDSHAKE_IVL: 5_000,
+    zmq.HANDSHAKE_IVL: int(HANDSHAKE_S * 1000),
     zmq.HEARTBEAT_IVL: 5_000,
     zmq.HEARTBEAT_TIMEOUT: 15_000,  # without any answer, the connection is closed
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 2_000,
 }
 
 
 class Context:
-    """What the sockets of a node share: a context of ZeroMQ, and its ZAP handler. See `open_context`."""
+    """What the sockets of a node share: a context of ZeroMQ, its ZAP handler, and a nursery. See
+    `open_context`."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         self.zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.sockets: set[Socket] = set()
         """Those that are open."""
+        self.nursery = nursery
+        """Ends with the context."""
+        self.relays: set[trio.CancelScope] = set()
+        """Shielded ones: they still pass on what is queued when all else has been cancelled."""
 
 
 @asynccontextmanager
 async def open_context() -> AsyncIterator[Context]:
     """A context for the block. At its end its sockets are closed, and it waits for as long as they linger."""
-    context = Context()
-    try:
-        yield context
-    finally:
-        for socket in list(context.sockets):
-            socket.close()
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(context.zmq.term)
+    async with trio.open_nursery() as nursery:
+        context = Context(nursery)
+        try:
+            yield context
+        finally:
+            nursery.cancel_scope.cancel()
+            for each in list(context.sockets):
+                each.close()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(context.zmq.term)
+            for scope in context.relays:
+                scope.deadline = min(scope.deadline, trio.current_time() + DRAIN_S)
 
 
 class Socket:
@@ -70,6 +81,7 @@ class Socket:
     :param max_message_bytes: the largest frame; a peer that sends a larger one is disconnected.
     :param high_water_mark: how many messages are queued for each peer, in each direction.
     :param linger_ms: how long what is queued at the end is still sent.
+    :raises OSError: no descriptor is left.
     """
 
     def __init__(
@@ -82,9 +94,14 @@ class Socket:
         linger_ms: int = 0,
     ) -> None:
         self._context = context
-        self._socket = context.zmq.socket(kind)
+        try:
+            self._socket = context.zmq.socket(kind)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from None
         context.sockets.add(self)
         self._waiting: trio.CancelScope | None = None
+        self.flow: Flow | None = None
+        """Of its only connection: what is received makes room in it."""
         for option, value in {
             **_OPTIONS,
             zmq.LINGER: linger_ms,
@@ -93,6 +110,7 @@ class Socket:
             zmq.MAXMSGSIZE: max_message_bytes,
         }.items():
             self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.IPC_FILTER_PID, os.getpid())  # of the ends of `open_pipe`
         self._fd = self._socket.FD
 
     def set(self, option: int, value: int | bytes) -> None:
@@ -101,49 +119,50 @@ class Socket:
         self._look()
 
     def be_curve_server(self, own: KeyPair) -> None:
-        """Admit only connections that the ZAP handler admits. Call it before `bind`."""
+        """Encrypt, and prove one's key. Call it before `open_pipe`."""
         self.set(zmq.CURVE_SERVER, 1)
         self.set(zmq.CURVE_SECRETKEY, own.secret.encode())
-        self.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        self.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, admit none
 
     def be_curve_client(self, own: KeyPair, server_key: str) -> None:
-        """Connect only to the holder of this key. Call it before `connect`."""
+        """Talk only to the holder of this key. Call it before `open_pipe`."""
         self.set(zmq.CURVE_SERVERKEY, server_key.encode())
         self.set(zmq.CURVE_PUBLICKEY, own.public.encode())
         self.set(zmq.CURVE_SECRETKEY, own.secret.encode())
-
-    def bind(self, host: str, port: int) -> int:
-        """Listen at an address of this machine, and return the port; 0 is any free one.
-
-        :raises ConfigError: it cannot: the port is taken, or the address is not of this machine.
-        """
-        self._socket.setsockopt(zmq.IPV6, ":" in host)
-        endpoint = format_endpoint(host, port)
-        try:
-            self._socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            raise ConfigError([f"cannot listen at {endpoint}: {error.strerror}"]) from None
-        bound: Any = self._socket.getsockopt(zmq.LAST_ENDPOINT)
-        return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def bind_inside(self, name: str) -> None:
         """Listen for the other sockets of the context."""
         self._socket.bind(f"inproc://{name}")
 
-    def connect(self, host: str, port: int) -> None:
-        """Connect to an address in the background, and again whenever the connection breaks. Nothing happens
-        once the socket is closed."""
-        if not self._socket.closed:
-            self._socket.setsockopt(zmq.IPV6, ":" in host)
-            self._socket.connect(format_endpoint(host, port))
-            self._look()
+    @asynccontextmanager
+    async def open_pipe(self, zap_domain: bytes = b"") -> AsyncIterator[trio.SocketStream]:
+        """Give ZeroMQ a new connection for the block, and yield its other end, for `relay`.
 
-    def disconnect(self, host: str, port: int) -> None:
-        """The reverse of `connect`."""
-        if not self._socket.closed:
-            self._socket.disconnect(format_endpoint(host, port))
+        :param zap_domain: what the ZAP handler knows it by; without one, ZeroMQ does not ask.
+        :raises trio.ClosedResourceError: the socket is closed. :raises OSError: no descriptor is left.
+        :raises trio.TooSlowError: ZeroMQ does not take it.
+        """
+        if self._socket.closed:
+            raise trio.ClosedResourceError("this ZeroMQ socket was closed")
+        # A listener for one connection, which lasts as long: its end ends the connection. (To have ZeroMQ
+        # connect would drop what it has received, in the middle of a message, too.)
+        name = f"garlicfarm-dafka-{secrets.token_hex(16)}"
+        if zap_domain:
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, zap_domain)
+            self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, admit none
+        try:
+            self._socket.bind(f"ipc://@{name}")
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from None
+        try:
             self._look()
+            async with trio.SocketStream(trio.socket.socket(socket.AF_UNIX)) as end:
+                with trio.fail_after(HANDSHAKE_S):
+                    await end.socket.connect(f"\0{name}")
+                yield end
+        finally:
+            if not self._socket.closed:
+                self._socket.unbind(f"ipc://@{name}")
+                self._look()
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message without waiting. A publisher drops it for those peers whose queue is full."""
@@ -179,21 +198,27 @@ class Socket:
         """Up to ``limit`` messages that are there; fewer: that was all."""
         receive, get = self._socket.recv, self._socket.getsockopt
         messages: list[list[bytes]] = []
+        taken = 0
         try:
             for _ in range(limit):
-                frames = [receive(zmq.DONTWAIT)]
+                frame = receive(zmq.DONTWAIT)
+                taken += len(frame) + FRAME_BYTES
+                frames = [frame]
                 messages.append(frames)
                 while get(zmq.RCVMORE):
                     frame = receive(zmq.DONTWAIT)
+                    taken += len(frame) + FRAME_BYTES
                     if len(frames) < MAX_FRAMES:
                         frames.append(frame)
         except zmq.Again:
             pass
+        if self.flow is not None:
+            self.flow.took(taken)
         return messages
 
     def take_frames(self) -> Iterator[list[zmq.Frame]]:
-        """Up to `MAX_BATCH` messages that are there, with what ZeroMQ knows of their senders (`user_of`,
-        `host_of`). Each is taken when it is asked for."""
+        """Up to `MAX_BATCH` messages that are there, with what ZeroMQ knows of their senders (`user_of`).
+        Each is taken when it is asked for."""
         try:
             for _ in range(MAX_BATCH):
                 frames: list[zmq.Frame] = []
@@ -214,6 +239,14 @@ class Socket:
             if messages := self.receive_nowait(MAX_BATCH):
                 return messages
 
+    def has_messages(self) -> bool:
+        """Whether there is a message to take."""
+        if self._socket.closed:
+            return False
+        found = self._is_readable()
+        self._look()
+        return found
+
     def close(self) -> None:
         """Close it. A task that waits for it gets `trio.ClosedResourceError`."""
         trio.lowlevel.notify_closing(self._fd)
@@ -232,23 +265,8 @@ class Socket:
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """The public key of the sender of a message, as the ZAP handler has admitted it; "": without keys."""
-    return _property(frame, "User-Id")
-
-
-def host_of(frame: zmq.Frame) -> str:
-    """The address that the sender of a message is connected from; "": unknown."""
-    text = _property(frame, "Peer-Address")
+    """What the ZAP handler has called the sender of a message; "": ZeroMQ has made it, since a peer left."""
     try:
-        address = ip_address(text)
-    except ValueError:
-        return ""
-    host = str(getattr(address, "ipv4_mapped", None) or address)
-    return host if is_host(host) else ""
-
-
-def _property(frame: zmq.Frame, name: str) -> str:
-    try:
-        return str(frame.get(name))
+        return str(frame.get("User-Id"))
     except zmq.ZMQError:  # it has none
         return ""

@@ -29,7 +29,8 @@ from garlicfarm_plugin_dafka.codec import (
     encode_tower_beacon,
 )
 from garlicfarm_plugin_dafka.config import TowerConfig
-from garlicfarm_plugin_dafka.sockets import Socket, host_of, open_context, user_of
+from garlicfarm_plugin_dafka.entrance import Entrance, Guest, Guests, listen
+from garlicfarm_plugin_dafka.sockets import Socket, open_context
 from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 
 __all__ = ["Tower", "open_tower"]
@@ -46,39 +47,58 @@ async def open_tower(config: TowerConfig, base_dir: Path = Path()) -> AsyncItera
     :raises ConfigError: with every problem of the configuration; or the tower cannot listen there.
     """
     plan = config.check(base_dir)
-    async with open_context() as context:
-        zap = open_zap(context) if plan.keys is not None else None
-        incoming, outgoing = (
-            Socket(context, kind, max_message_bytes=MAX_MESSAGE_BYTES, high_water_mark=HIGH_WATER_MARK)
-            for kind in (zmq.XSUB, zmq.XPUB)
-        )
-        outgoing.set(zmq.XPUB_WELCOME_MSG, WELCOME)
-        if plan.keys is not None:
-            incoming.be_curve_server(plan.keys.own)
-            outgoing.be_curve_server(plan.keys.own)
-        in_port = incoming.bind(plan.host, plan.in_port)
-        out_port = outgoing.bind(plan.host, plan.out_port)
-        async with trio.open_nursery() as nursery:
-            place = Endpoint("tcp", plan.host, in_port, {"out": str(out_port)})
-            tower = Tower(incoming, outgoing, place, has_keys=plan.keys is not None)
-            if zap is not None and plan.keys is not None:
-                nursery.start_soon(serve_zap, zap, plan.keys.known, tower.on_refused)
-            nursery.start_soon(tower.pass_on)
-            nursery.start_soon(tower.take_subscriptions)
-            yield tower
-            nursery.cancel_scope.cancel()
+    with listen(plan.host, plan.in_port) as in_listener, listen(plan.host, plan.out_port) as out_listener:
+        async with open_context() as context:
+            zap = open_zap(context)
+            incoming, outgoing = (
+                Socket(context, kind, max_message_bytes=MAX_MESSAGE_BYTES, high_water_mark=HIGH_WATER_MARK)
+                for kind in (zmq.XSUB, zmq.XPUB)
+            )
+            outgoing.set(zmq.XPUB_WELCOME_MSG, WELCOME)
+            if plan.keys is not None:
+                incoming.be_curve_server(plan.keys.own)
+                outgoing.be_curve_server(plan.keys.own)
+            dropped = Counter[str]()
+            guests = Guests(dropped)
+            entrance = Entrance(context, guests, incoming, in_listener)
+            exit = Entrance(context, guests, outgoing, out_listener)
+            async with trio.open_nursery() as nursery:
+                place = Endpoint("tcp", plan.host, entrance.port, {"out": str(exit.port)})
+                tower = Tower(
+                    incoming, outgoing, entrance, exit, place, dropped, has_keys=plan.keys is not None
+                )
+                known = None if plan.keys is None else plan.keys.known
+                nursery.start_soon(serve_zap, zap, known, guests.admit, guests.refuse)
+                nursery.start_soon(entrance.serve)
+                nursery.start_soon(exit.serve)
+                nursery.start_soon(tower.pass_on)
+                nursery.start_soon(tower.take_subscriptions)
+                yield tower
+                nursery.cancel_scope.cancel()
 
 
 class Tower:
     """See the module; `open_tower` makes one."""
 
-    def __init__(self, incoming: Socket, outgoing: Socket, endpoint: Endpoint, *, has_keys: bool) -> None:
+    def __init__(
+        self,
+        incoming: Socket,
+        outgoing: Socket,
+        entrance: Entrance,
+        exit: Entrance,
+        endpoint: Endpoint,
+        dropped: Counter[str],
+        *,
+        has_keys: bool,
+    ) -> None:
         self.endpoint = endpoint
         """Where it listens, as nodes take it: ``tcp://HOST:PORT?out=PORT``."""
-        self.dropped: Counter[str] = Counter()
+        self.dropped = dropped
         """How many messages and connections were refused, by reason."""
         self._incoming = incoming
         self._outgoing = outgoing
+        self._entrance = entrance
+        self._exit = exit
         self._has_keys = has_keys
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
 
@@ -87,31 +107,31 @@ class Tower:
         self._incoming.send([b"\x01" + BEACON])  # subscribes to the beacons of all nodes, also later ones
         while True:
             await self._incoming.wait_readable()
-            for frames in self._incoming.take_frames():
+            for guest, frames in self._entrance.messages():
+                if guest is None:
+                    continue
                 try:
-                    beacon = self._passed_on(frames)
+                    beacon = self._passed_on(guest, frames)
                 except RemoteProtocolError as error:
                     self.dropped[error.what] += 1
-                    self._log.warning("beacon-dropped", reason=error.what, host=host_of(frames[0]))
+                    self._log.warning("beacon-dropped", reason=error.what, host=guest.host)
                     continue
                 self._outgoing.send(encode_tower_beacon(beacon))
 
     async def take_subscriptions(self) -> None:
         """The task that takes the subscriptions of nodes, which ZeroMQ has seen to, until cancelled."""
         while True:
-            await self._outgoing.receive()
+            await self._outgoing.wait_readable()
+            for guest, frames in self._exit.messages():
+                if guest is not None:
+                    self._exit.subscribed(guest, is_on=frames[0].bytes[:1] == b"\x01")
 
-    def on_refused(self, host: str, key: str) -> None:
-        """The ZAP handler has refused a connection."""
-        self.dropped["connection without a known key"] += 1
-        self._log.warning("connection-refused", host=host, key=key)
-
-    def _passed_on(self, frames: list[zmq.Frame]) -> TowerBeacon:
+    def _passed_on(self, guest: Guest, frames: list[zmq.Frame]) -> TowerBeacon:
         """The beacon in a message, as the tower passes it on. Raises `RemoteProtocolError`."""
         beacon: NodeBeacon = decode_node_beacon([frame.bytes for frame in frames])
-        if self._has_keys and beacon.key != user_of(frames[0]):
+        if self._has_keys and beacon.key != guest.key:
             raise RemoteProtocolError("a beacon without the key of its sender")
-        host = beacon.host or host_of(frames[0])
+        host = beacon.host or guest.host
         if not host:
             raise RemoteProtocolError("a beacon without a host")
         return TowerBeacon(beacon.address, host, beacon.port, beacon.key if self._has_keys else "")

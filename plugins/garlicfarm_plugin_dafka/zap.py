@@ -1,7 +1,8 @@
-"""The ZAP handler (ZeroMQ RFC 27): it tells ZeroMQ which CURVE keys may connect, as a task.
+"""The ZAP handler (ZeroMQ RFC 27): it tells ZeroMQ who may connect, as a task.
 
-A key that it admits becomes the User-Id of everything that ZeroMQ then receives over that connection from
-outside: that is how the other modules know the sender.
+ZeroMQ asks for each connection, in a domain that carries its number (`entrance`). With keys, a known CURVE
+key is admitted. The number becomes the User-Id of everything that ZeroMQ then receives over that connection
+from outside: that is how the other modules know the sender.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import zmq
 from zmq.utils import z85
 
 from garlicfarm_plugin_dafka.keys import KnownPeer
-from garlicfarm_plugin_dafka.sockets import ZAP_DOMAIN, Context, Socket
+from garlicfarm_plugin_dafka.sockets import Context, Socket
 
 __all__ = ["open_zap", "serve_zap", "zap_answer"]
 
 _NAME: Final = "zeromq.zap.01"
 _VERSION: Final = b"1.0"
+_DOMAIN: Final = b"dafka/"
 _KEY_BYTES: Final = 32
 _MAX_BYTES: Final = 4096
 
@@ -31,24 +33,39 @@ def open_zap(context: Context) -> Socket:
 
 
 async def serve_zap(
-    socket: Socket, known: Mapping[str, KnownPeer], on_refused: Callable[[str, str], None]
+    socket: Socket,
+    known: Mapping[str, KnownPeer] | None,
+    admit: Callable[[str, str], bool],
+    on_refused: Callable[[str, str], None],
 ) -> None:
-    """Answer until cancelled. ``on_refused`` gets the address and the key of each who is refused."""
+    """Answer until cancelled: `zap_answer`."""
     while True:
         await socket.wait_readable()
         for request in socket.receive_nowait(1):
-            socket.send(zap_answer(request, known, on_refused))
+            socket.send(zap_answer(request, known, admit, on_refused))
 
 
 def zap_answer(
-    request: Sequence[bytes], known: Mapping[str, KnownPeer], on_refused: Callable[[str, str], None]
+    request: Sequence[bytes],
+    known: Mapping[str, KnownPeer] | None,
+    admit: Callable[[str, str], bool],
+    on_refused: Callable[[str, str], None],
 ) -> list[bytes]:
-    """The frames of the reply. Refuses everything but a known CURVE key in our domain."""
-    number = request[1] if len(request) > 1 else b""
+    """The frames of the reply. ``known``: the peers by their keys; None: there are no keys here.
+
+    ``admit`` gets the number of a connection and its key, and says whether there is a place; ``on_refused``
+    gets those of a connection without a known key.
+    """
+    request_id = request[1] if len(request) > 1 else b""
+    domain = request[2] if len(request) > 2 else b""
+    number = domain.removeprefix(_DOMAIN).decode(errors="replace") if domain.startswith(_DOMAIN) else ""
+    sound = number and request[0] == _VERSION
     key = ""
-    if len(request) == 7 and request[0] == _VERSION and request[2] == ZAP_DOMAIN and request[5] == b"CURVE":
-        key = z85.encode(request[6]).decode() if len(request[6]) == _KEY_BYTES else ""
-    if key in known:
-        return [_VERSION, number, b"200", b"OK", key.encode(), b""]
-    on_refused(request[3].decode(errors="replace") if len(request) > 3 else "", key)
-    return [_VERSION, number, b"400", b"unknown key", b"", b""]
+    if sound and len(request) == 7 and request[5] == b"CURVE" and len(request[6]) == _KEY_BYTES:
+        key = z85.encode(request[6]).decode()
+    is_known = key in known if known is not None else sound and request[5:] == [b"NULL"]
+    if is_known and admit(number, key):
+        return [_VERSION, request_id, b"200", b"OK", number.encode(), b""]
+    if not is_known:
+        on_refused(number, key)
+    return [_VERSION, request_id, b"400", b"not admitted", b"", b""]

@@ -8,14 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import zmq
 
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
 from garlicfarm_plugin_dafka.inbox import Received
 from garlicfarm_plugin_dafka.keys import create_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.sockets import Context, Socket
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 
-__all__ = ["KeyRing", "plain_tower", "received", "subscribed", "until"]
+__all__ = ["ForeignSocket", "KeyRing", "plain_tower", "received", "subscribed", "until"]
+
+
+class ForeignSocket(Socket):
+    """One of a program that is none of ours: ZeroMQ listens and connects itself."""
+
+    def __init__(self, context: Context, kind: int, **options: Any) -> None:
+        super().__init__(context, kind, **{"max_message_bytes": 1 << 20, "high_water_mark": 1000, **options})
+
+    def bind(self, host: str, port: int) -> int:
+        self._socket.bind(f"tcp://{host}:{port}")
+        return int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def connect(self, host: str, port: int) -> None:
+        self._socket.connect(f"tcp://{host}:{port}")
+        self._look()
 
 
 class KeyRing:

@@ -124,8 +124,8 @@ def request(**fields: bytes) -> list[bytes]:
     frames = {
         "version": b"1.0",
         "number": b"7",
-        "domain": b"dafka",
-        "address": b"127.0.0.1",
+        "domain": b"dafka/12",
+        "address": b"",
         "identity": b"",
         "mechanism": b"CURVE",
         "key": z85.decode(KEY),
@@ -134,13 +134,42 @@ def request(**fields: bytes) -> list[bytes]:
 
 
 KNOWN = {KEY: KnownPeer("store-1", KEY, frozenset({Role.STORE}))}
+ADMITTED = [b"1.0", b"7", b"200", b"OK", b"12", b""]
 
 
-def test_a_known_key_is_admitted_and_becomes_the_user():
-    refused: list[tuple[str, str]] = []
-    answer = zap_answer(request(), KNOWN, lambda *each: refused.append(each))
-    assert answer == [b"1.0", b"7", b"200", b"OK", KEY.encode(), b""]
-    assert refused == []
+class Door:
+    """Notes what the handler asks of the entrance."""
+
+    def __init__(self, *, has_place: bool = True) -> None:
+        self.has_place = has_place
+        self.admitted: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, str]] = []
+
+    def admit(self, number: str, key: str) -> bool:
+        self.admitted.append((number, key))
+        return self.has_place
+
+    def refuse(self, number: str, key: str) -> None:
+        self.refused.append((number, key))
+
+
+def test_a_known_key_is_admitted_and_the_connection_becomes_the_user():
+    door = Door()
+    assert zap_answer(request(), KNOWN, door.admit, door.refuse) == ADMITTED
+    assert (door.admitted, door.refused) == ([("12", KEY)], [])
+
+
+def test_without_keys_connections_in_the_clear_are_admitted_and_no_others():
+    door = Door()
+    assert zap_answer(request(mechanism=b"NULL")[:-1], None, door.admit, door.refuse) == ADMITTED
+    assert zap_answer(request(), None, door.admit, door.refuse)[2] == b"400"
+    assert door.admitted == [("12", "")]
+
+
+def test_a_known_key_without_a_place_is_not_admitted_and_not_called_unknown():
+    door = Door(has_place=False)
+    assert zap_answer(request(), KNOWN, door.admit, door.refuse)[2] == b"400"
+    assert door.refused == []
 
 
 @pytest.mark.parametrize(
@@ -151,6 +180,7 @@ def test_a_known_key_is_admitted_and_becomes_the_user():
         (request(mechanism=b"PLAIN"), ""),
         (request(mechanism=b"NULL")[:-1], ""),
         (request(domain=b"global"), ""),
+        (request(domain=b"dafka/"), ""),
         (request(version=b"2.0"), ""),
         (request(key=b"short"), ""),
         ([b"1.0"], ""),
@@ -158,8 +188,9 @@ def test_a_known_key_is_admitted_and_becomes_the_user():
     ],
 )
 def test_everything_else_is_refused(frames, key):
-    refused: list[tuple[str, str]] = []
-    answer = zap_answer(frames, KNOWN, lambda *each: refused.append(each))
+    door = Door()
+    answer = zap_answer(frames, KNOWN, door.admit, door.refuse)
     assert answer[2] == b"400"
     assert answer[4] == b""
-    assert [each[1] for each in refused] == [key]
+    assert [each[1] for each in door.refused] == [key]
+    assert door.admitted == []

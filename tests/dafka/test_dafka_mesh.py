@@ -28,9 +28,9 @@ from garlicfarm_plugin_dafka.codec import (
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
 from garlicfarm_plugin_dafka.keys import create_key, read_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
-from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
+from garlicfarm_plugin_dafka.sockets import Context, open_context
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import KeyRing, plain_tower, received, subscribed, until
+from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, received, subscribed, until
 
 HOST = "127.0.0.1"
 HELLO = subscription_prefix(Record, "hello")
@@ -48,9 +48,9 @@ async def context() -> AsyncIterator[Context]:
         yield opened
 
 
-def foreign(context: Context, kind: int) -> Socket:
+def foreign(context: Context, kind: int) -> ForeignSocket:
     """A socket of a program that is none of ours."""
-    return Socket(context, kind, max_message_bytes=1 << 20, high_water_mark=1000)
+    return ForeignSocket(context, kind)
 
 
 def config_of(*towers: Tower) -> MeshConfig:

@@ -10,17 +10,14 @@ import trio
 import zmq
 from trio.testing import wait_all_tasks_blocked
 
-from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_dafka import hosts
 from garlicfarm_plugin_dafka.sockets import (
     MAX_BATCH,
     MAX_FRAMES,
     Context,
-    Socket,
-    host_of,
     open_context,
     user_of,
 )
+from tests.dafka.meshes import ForeignSocket
 
 HOST = "127.0.0.1"
 
@@ -31,11 +28,11 @@ async def context() -> AsyncIterator[Context]:
         yield opened
 
 
-def socket_of(context: Context, kind: int, **options: Any) -> Socket:
-    return Socket(context, kind, **{"max_message_bytes": 1 << 20, "high_water_mark": 100_000, **options})
+def socket_of(context: Context, kind: int, **options: Any) -> ForeignSocket:
+    return ForeignSocket(context, kind, **{"high_water_mark": 100_000, **options})
 
 
-async def connected(context: Context) -> tuple[Socket, Socket]:
+async def connected(context: Context) -> tuple[ForeignSocket, ForeignSocket]:
     """A publisher (XPUB), and a subscriber to all."""
     publisher, subscriber = socket_of(context, zmq.XPUB), socket_of(context, zmq.SUB)
     subscriber.set(zmq.SUBSCRIBE, b"")
@@ -130,18 +127,12 @@ async def test_sending_to_a_full_queue_drops_and_does_not_wait(context):
     assert subscriber.receive_nowait(1)[0][0] == b"0"
 
 
-async def test_a_port_that_is_taken_is_refused(context):
-    port = socket_of(context, zmq.XPUB).bind(HOST, 0)
-    with pytest.raises(ConfigError, match=f"cannot listen at tcp://127.0.0.1:{port}: Address already in use"):
-        socket_of(context, zmq.XPUB).bind(HOST, port)
-
-
 async def test_without_keys_a_sender_has_no_user(context):
     publisher, subscriber = await connected(context)
     publisher.send([b"x"])
     await subscriber.wait_readable()
     ((frame,),) = subscriber.take_frames()
-    assert (frame.bytes, user_of(frame), host_of(frame)) == (b"x", "", HOST)
+    assert (frame.bytes, user_of(frame)) == (b"x", "")
     assert [*subscriber.take_frames()] == []
 
 
@@ -155,47 +146,6 @@ async def test_a_flood_does_not_keep_other_tasks_from_their_turn(context):
         batch = [*subscriber.take_frames()]
         assert 1 <= len(batch) <= MAX_BATCH
         taken += len(batch)
-
-
-async def test_a_name_is_looked_up_again_and_a_changed_address_taken(monkeypatch):
-    answers = [[], ["127.0.0.2"], ["127.0.0.3", "127.0.0.2"], [], ["127.0.0.4"]]
-    asked: list[str] = []
-    enough = trio.Event()
-
-    def look_up(host: str) -> list[str]:
-        asked.append(host)
-        if len(asked) > len(answers):
-            trio.from_thread.run_sync(enough.set)
-            return answers[-1]
-        return answers[len(asked) - 1]
-
-    monkeypatch.setattr(hosts, "_look_up", look_up)
-    monkeypatch.setattr(hosts, "LOOK_UP_S", 0.0)
-    monkeypatch.setattr(hosts, "RETRY_S", 0.0)
-    socket: Any = Noted()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(hosts.keep_connected, "a.test", [(socket, 1)], trio.CapacityLimiter(1))
-        await enough.wait()
-        nursery.cancel_scope.cancel()
-    assert set(asked) == {"a.test"}
-    assert socket.calls == [
-        ("connect", "127.0.0.2", 1),
-        ("disconnect", "127.0.0.2", 1),
-        ("connect", "127.0.0.4", 1),
-    ]
-
-
-class Noted:
-    """Notes what a socket is told."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, int]] = []
-
-    def connect(self, host: str, port: int) -> None:
-        self.calls.append(("connect", host, port))
-
-    def disconnect(self, host: str, port: int) -> None:
-        self.calls.append(("disconnect", host, port))
 
 
 async def test_task_that_is_cancelled_as_its_socket_closes_ends_so_even_when_it_was_just_woken(

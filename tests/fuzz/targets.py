@@ -922,13 +922,13 @@ def dafka(data: bytes) -> None:
             assert command is None or codec_of_dafka.subscription_prefix(command, routing) == prefix
     else:
         refused: list[tuple[str, str]] = []
-        answer = zap_answer(frames, {}, lambda *each: refused.append(each))
+        answer = zap_answer(frames, {}, lambda *each: True, lambda *each: refused.append(each))
         assert (answer[2], len(refused)) == (b"400", 1)
 
 
 def _dafka_seeds() -> list[bytes]:
     kinds = {"NODE-BEACON": 1, "TOWER-BEACON": 2, "SUBSCRIBE": 3, "UNSUBSCRIBE": 3}
-    seeds = [_dafka_input(4, [b"1.0", b"1", b"dafka", b"127.0.0.1", b"", b"CURVE", bytes(32)])]
+    seeds = [_dafka_input(4, [b"1.0", b"1", b"dafka/1", b"127.0.0.1", b"", b"CURVE", bytes(32)])]
     for path in sorted((DATA / "dafka").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             vector = json.loads(line)

@@ -56,9 +56,9 @@ def test_reference_has_every_role_with_what_it_may():
 def test_reference_has_every_reason_for_which_something_is_dropped():
     said = {
         reason
-        for name in ("codec", "beacons", "inbox", "outbox", "mesh", "tower")
+        for name in ("codec", "beacons", "entrance", "inbox", "outbox", "mesh", "tower")
         for reason in re.findall(
-            r'(?:RemoteProtocolError\(|_on_dropped\(|self\.dropped\[)"([^"]+)"',
+            r'(?:RemoteProtocolError\(|_on_dropped\(|\b_?dropped\[|_drop\(|close\([^"\n]*)"([^"]+)"',
             (PLUGIN / f"{name}.py").read_text(encoding="utf-8"),
         )
     }

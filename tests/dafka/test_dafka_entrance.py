@@ -1,0 +1,224 @@
+"""The entrance: strangers cost little, and who is known cannot cost much."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+import trio
+import zmq
+
+from garlicfarm_plugin_dafka import hosts, mesh, relay
+from garlicfarm_plugin_dafka.codec import Record, TowerBeacon, encode_tower_beacon, subscription_prefix
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.entrance import (
+    MAX_GUESTS_OF_KEY,
+    MAX_STRANGERS,
+    MAX_STRANGERS_OF_HOST,
+    MAX_SUBSCRIPTIONS,
+    Guests,
+    Stage,
+)
+from garlicfarm_plugin_dafka.keys import read_key
+from garlicfarm_plugin_dafka.mesh import MAX_NODES_OF_KEY, open_mesh
+from garlicfarm_plugin_dafka.sockets import open_context
+from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, until
+
+HOST = "127.0.0.1"
+HELLO = subscription_prefix(Record, "hello")
+
+
+def host(number: int) -> str:
+    return f"10.{number >> 8}.0.{number & 255}"
+
+
+async def test_a_new_stranger_gets_the_place_of_the_oldest_who_has_said_nothing():
+    dropped = Counter[str]()
+    guests = Guests(dropped)
+    first, *others = [guests.enter(host(number)) for number in range(MAX_STRANGERS)]
+    first.stage = Stage.GREETED
+    for number in range(MAX_STRANGERS):
+        guests.enter(host(1000 + number))
+        assert len(guests) == MAX_STRANGERS
+    assert all(each.scope.cancel_called for each in others)
+    assert not first.scope.cancel_called
+    assert dropped == {"too many strangers": MAX_STRANGERS}
+
+
+async def test_strangers_that_say_nothing_are_cut_before_one_that_greets():
+    guests = Guests(Counter())
+    first = guests.enter(HOST)
+    first.stage = Stage.GREETED
+    for _ in range(10 * MAX_STRANGERS_OF_HOST):
+        guests.enter(HOST)
+    assert len(guests) == MAX_STRANGERS_OF_HOST
+    assert not first.scope.cancel_called
+
+
+async def test_who_is_admitted_is_cut_for_no_stranger_and_a_key_has_so_many_places():
+    dropped = Counter[str]()
+    guests = Guests(dropped)
+    known = [guests.enter(HOST) for _ in range(MAX_STRANGERS_OF_HOST)]
+    assert all(guests.admit(str(each.number), "key") for each in known)
+    while len(known) < MAX_GUESTS_OF_KEY:
+        known.append(guests.enter(HOST))
+        assert guests.admit(str(known[-1].number), "key")
+    assert not guests.admit(str(guests.enter(HOST).number), "key")
+    assert dropped == {"too many connections of one key": 1}
+    for _ in range(100):
+        guests.enter(HOST)
+    assert not any(each.scope.cancel_called for each in known)
+
+
+async def test_one_that_has_left_is_not_admitted():
+    guests = Guests(Counter())
+    guest = guests.enter(HOST)
+    guests.leave(guest)
+    assert not guests.admit(str(guest.number), "key")
+
+
+@pytest.fixture
+def ring(tmp_path) -> KeyRing:
+    return KeyRing(tmp_path, producer="producer", consumer="consumer", other="producer")
+
+
+@pytest.mark.slow
+async def test_hundreds_of_silent_connections_take_no_descriptors_and_keep_no_known_peer_out(ring):
+    with trio.fail_after(240), ExitStack() as stack:
+        async with ring.tower() as tower:
+            command = [sys.executable, "-m", "tests.dafka.entrance_child", str(ring.directory)]
+            child = await trio.lowlevel.open_process(
+                [*command, f"{tower.endpoint}&peer=tower"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            try:
+                assert child.stdout is not None
+                assert child.stdin is not None
+                lines = Lines(child.stdout)
+                port = int(await lines.next())
+                for _ in range(600):
+                    stack.enter_context(socket.create_connection((HOST, port), timeout=60))
+                async with ring.mesh("consumer", tower) as consumer:
+                    consumer.subscribe(HELLO)
+                    assert await lines.next() == "consumer"  # during the flood
+                    await child.stdin.send_all(b"\n")
+                    assert await lines.next() == "100"
+            finally:
+                child.kill()
+                await child.wait()
+
+
+class Lines:
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._data = b""
+
+    async def next(self) -> str:
+        while b"\n" not in self._data:
+            data = await self._stream.receive_some()
+            assert data, "the child has ended"
+            self._data += data
+        line, _, self._data = self._data.partition(b"\n")
+        return line.decode()
+
+
+async def test_a_peer_with_too_many_subscriptions_is_disconnected():
+    async with plain_tower() as tower, open_context() as context:
+        config = MeshConfig(towers=(str(tower.endpoint),))
+        async with open_mesh(config) as node:
+            greedy = ForeignSocket(context, zmq.SUB, high_water_mark=100_000)
+            for number in range(MAX_SUBSCRIPTIONS + 1):
+                greedy.set(zmq.SUBSCRIBE, subscription_prefix(Record, f"topic{number}"))
+            greedy.connect(HOST, node.endpoint.port)
+            await until(lambda: node.dropped["too many subscriptions"])
+            greedy.close()
+
+
+async def endless(stream: trio.SocketStream, sent: list[int]) -> None:
+    """A node of ZeroMQ without keys, whose only message never ends."""
+    await stream.send_all(b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32))
+    await stream.send_all(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04XPUB")
+    heard = b""
+    while b"READY" not in heard:
+        heard += await stream.receive_some()
+    frame = b"\x01\xff" + bytes(255)  # more follows
+    try:
+        while True:
+            await stream.send_all(1000 * frame)
+            sent.append(1000 * len(frame))
+    except trio.BrokenResourceError:
+        sent.append(0)
+
+
+async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch):
+    monkeypatch.setattr(mesh, "MAX_UNTAKEN_BYTES", 1 << 20)
+    monkeypatch.setattr(relay, "STUCK_S", 0.05)
+    sent: list[int] = []
+    async with plain_tower() as tower, trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(
+            partial(trio.serve_tcp, lambda stream: endless(stream, sent), 0, host=HOST)
+        )
+        port = listener.socket.getsockname()[1]
+        async with open_mesh(MeshConfig(towers=(str(tower.endpoint),))) as node:
+            node.subscribe(HELLO)
+            while not node.peers:
+                tower._outgoing.send(encode_tower_beacon(TowerBeacon("A", HOST, port, "")))
+                await trio.sleep(0.01)
+            await until(lambda: sent and sent[-1] == 0)
+            assert node.dropped["a message without an end"] >= 1
+            assert sum(sent) < 32 << 20  # what the system's buffers hold comes on top
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def listener() -> AsyncIterator[socket.socket]:
+    with socket.create_server((HOST, 0)) as listening:
+        yield listening
+
+
+async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, listener):
+    key = read_key(ring.directory / "other.key").public
+    async with ring.tower() as tower, ring.mesh("consumer", tower) as consumer:
+        await tower_hears(tower, consumer)
+        for number in range(300):
+            beacon = TowerBeacon(f"A{number}", HOST, listener.getsockname()[1], key)
+            tower._outgoing.send(encode_tower_beacon(beacon))
+        await until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
+        assert len(consumer.peers) == MAX_NODES_OF_KEY
+        async with ring.mesh("producer", tower):
+            await until(lambda: "producer" in {peer.name for peer in consumer.peers})
+
+
+async def tower_hears(tower, consumer) -> None:
+    """Wait until what the tower sends reaches the node."""
+    while not consumer.dropped:
+        tower._outgoing.send([b"B"])
+        await trio.sleep(0.01)
+
+
+async def test_an_address_that_proves_no_key_is_tried_less_and_less(autojump_clock, monkeypatch):
+    tried: list[float] = []
+
+    async def connect(*_: object) -> trio.SocketStream:
+        tried.append(trio.current_time())
+        raise OSError("refused")
+
+    monkeypatch.setattr(hosts, "_connect", connect)
+    async with open_context() as context:
+        client = ForeignSocket(context, zmq.SUB)
+        with trio.move_on_after(600):
+            await hosts.keep_connected(
+                client,
+                HOST,
+                1,
+                limiter=trio.CapacityLimiter(1),
+                allowance=relay.Allowance(1),
+                on_stuck=lambda: None,
+            )
+    assert len(tried) < 30
+    assert tried[-1] - tried[-2] >= hosts.MAX_RETRY_S
