@@ -31,7 +31,7 @@ __all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
     r"(?:\[(?P<six>[^\]]*)\]|(?P<name>[^\s/?#@\[\]:%\\]+))"
-    r":(?P<port>[0-9]{1,5})"
+    r":(?P<port>[0-9]{1,9})"
     r"(?:\?(?P<query>[^#]*))?"
 )
 

@@ -25,6 +25,15 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = examples
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in ("--json", "--jsonl") and any("-o" in each.opts for each in self.params):
+                meant = f"-o {error.option_name[2:]}"
+                raise click.NoSuchOption(error.option_name, possibilities=[meant], ctx=ctx) from None
+            raise
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):

@@ -1,4 +1,4 @@
-"""Durations on the command line: a number and a unit, as ``90s`` or ``1.5h``."""
+"""Durations on the command line: a number and a unit, as ``90s`` or ``1.5h``; a bare number is seconds."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 __all__ = ["DURATION_RULE", "format_ms", "parse_ms"]
 
-DURATION_RULE = "a number and one of ms, s, m, h, d, as 90s"
+DURATION_RULE = "seconds, or a number and one of ms, s, m, h, d, as 90s"
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|[smhd])")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|[smhd])?")
 
 
 def parse_ms(text: str) -> int | None:
     """A duration in ms; None if ``text`` is not one."""
     found = _DURATION.fullmatch(text)
-    return None if found is None else round(float(found[1]) * _UNITS_MS[found[2]])
+    return None if found is None else round(float(found[1]) * _UNITS_MS[found[2] or "s"])
 
 
 def format_ms(ms: int) -> str:

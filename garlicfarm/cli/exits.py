@@ -114,7 +114,7 @@ def _usage(error: click.ClickException) -> list[str]:
         return [error.format_message()]
     context = getattr(error, "ctx", None)
     lines = [] if context is None else [context.get_usage()]
-    return [*lines, printable(f"error: {error.format_message()}")]
+    return [*lines, printable(f"error: {error.format_message()}".replace("\n\t", " "))]
 
 
 def _message(error: BaseException, code: Exit) -> list[str]:

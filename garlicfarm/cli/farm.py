@@ -102,6 +102,7 @@ def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
     from garlicfarm.setup.provision import ADMIN_PORT, MemberPlan
     from garlicfarm.transport import Endpoint
 
+    urls: dict[int, str] = {}
     endpoints: dict[int, Endpoint] = {}
     for text in members:
         number, equals, url = text.partition("=")
@@ -110,12 +111,12 @@ def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
                 f"{text!r} must be ID=ENDPOINT, each id once, as 1=ssl://a.example:27150",
                 param_hint="--member",
             )
-        endpoints[int(number)] = Endpoint.parse(url)
+        urls[int(number)], endpoints[int(number)] = url, Endpoint.parse(url)
     # Members on one machine need an admin port each, and none that a member is dialled at.
     taken = {(endpoint.host, endpoint.port) for endpoint in endpoints.values()}
     plans: dict[int, MemberPlan] = {}
     for node_id, endpoint in endpoints.items():
         port = next(port for port in count(ADMIN_PORT) if (endpoint.host, port) not in taken)
         taken.add((endpoint.host, port))
-        plans[node_id] = MemberPlan(endpoint=str(endpoint), admin_url=f"https://127.0.0.1:{port}")
+        plans[node_id] = MemberPlan(endpoint=urls[node_id], admin_url=f"https://127.0.0.1:{port}")
     return plans

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.names import did_you_mean
 from garlicfarm.printable import printable, printable_json
 from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
 __all__ = [
     "Options",
-    "Positive",
     "RenamedChoice",
     "application_option",
     "epoch_length_option",
@@ -67,17 +66,16 @@ class RenamedChoice(_Choice):
         return super().convert(value, param, ctx)
 
 
-class Positive(click.FloatRange):
-    """A number above 0. Neither ``nan`` nor ``inf`` is one, which a range alone lets pass."""
+class Seconds(click.ParamType[float]):
+    """A duration above 0, in seconds."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a number above 0.", param, ctx)
-        return number
+        ms = parse_ms(str(value))
+        if not ms:
+            self.fail(f"{value!r} must be {DURATION_RULE}, and more than 0", param, ctx)
+        return ms / 1000
 
 
 _FILE = click.Path(path_type=Path)
@@ -116,9 +114,9 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
         click.option(
             "--timeout",
             "timeout_s",
-            type=Positive(),
-            metavar="S",
-            help="Give up after this many seconds, with exit code 124.",
+            type=Seconds(),
+            metavar="TIME",
+            help="Give up after this time, as 90s or 5m, with exit code 124.",
         )
     ],
     "verbosity": [

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.options import Positive
 from garlicfarm.cli.rank import plugin
 from garlicfarm.errors import ConfigError
 
@@ -29,7 +28,7 @@ __all__ = ["report"]
 )
 @click.option(
     "--days",
-    type=Positive(),
+    type=click.FloatRange(min=0, min_open=True, max=100_000),
     metavar="N",
     help="Only the newest N days of farm time.  [default: all]",
 )

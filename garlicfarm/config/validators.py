@@ -12,6 +12,7 @@ from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
 __all__ = [
+    "dial_url_problem",
     "is_admin_url",
     "is_check_url",
     "is_destination",
@@ -25,6 +26,8 @@ __all__ = [
 
 MAX_DEPTH = 32
 """Of tables and lists in a document: ours need five levels, a plugin's table some more."""
+MAX_HOST_BYTES = 253
+"""As text, without the last dot (RFC 1035 §2.3.4)."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -49,15 +52,29 @@ def is_listen_url(text: str) -> bool:
 
 
 def is_dial_url(text: str) -> bool:
-    """Whether others could dial it: a valid name or an address other than a wildcard, and a port."""
-    endpoint = _endpoint(text)
-    if endpoint is None or endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
-        return False
+    """Whether others could dial it."""
+    return dial_url_problem(text) is None
+
+
+def dial_url_problem(text: str) -> str | None:
+    """Why others could not dial an endpoint; None: it has a valid name, or an address other than a wildcard,
+    and a port."""
     try:
-        endpoint.host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
+        endpoint = Endpoint.parse(text)
+    except ConfigError as error:
+        return error.problems[0]
+    what = f"endpoint {text!r} is not what others can dial: "
+    if endpoint.port == 0:
+        return f"{what}port 0 means any free port, which only a listener can take"
+    if endpoint.host in ("0.0.0.0", "::"):
+        return f"{what}{endpoint.host} means all addresses of a machine, which only a listener can take"
+    try:
+        encoded = endpoint.host.encode("idna")
+    except UnicodeError as error:
+        return f"{what}no host has this name: {error.__cause__ or error}"
+    if len(encoded) > MAX_HOST_BYTES:
+        return f"{what}the name of a host has at most {MAX_HOST_BYTES} characters, this one {len(encoded)}"
+    return None
 
 
 def is_admin_url(text: str) -> bool:

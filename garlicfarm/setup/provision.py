@@ -27,7 +27,7 @@ import msgspec
 
 from garlicfarm.config import load
 from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
-from garlicfarm.config.validators import is_dial_url
+from garlicfarm.config.validators import dial_url_problem
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.credentials.member_credentials import write_secret_file
@@ -207,15 +207,23 @@ def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | N
 def check_endpoints(members: Mapping[int, MemberPlan]) -> None:
     """Raises `ConfigError`: an endpoint cannot be dialled, or two members have the same."""
     problems = [
-        f"member {node_id}: {member.endpoint!r} is not what others can dial; it must be SCHEME://HOST:PORT"
+        f"member {node_id}: {problem}"
         for node_id, member in members.items()
-        if not is_dial_url(member.endpoint)
+        if (problem := _problem(member.endpoint)) is not None
     ]
     if problems:
         raise ConfigError(problems)
     dialled = [Endpoint.parse(member.endpoint) for member in members.values()]
     if len({(endpoint.host, endpoint.port) for endpoint in dialled}) < len(dialled):
         raise ConfigError(["two members have the same endpoint; each needs its own host or port"])
+
+
+def _problem(endpoint: str) -> str | None:
+    if endpoint.lower().startswith("tcp://"):
+        # D1: on the wire of JRaft it stands for the transport of whoever reads it. Whoever writes it here
+        # most likely expects plain TCP.
+        return f"endpoint {endpoint!r} names no transport: write ssl://HOST:PORT (there is no plain TCP)"
+    return dial_url_problem(endpoint)
 
 
 def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:

@@ -52,14 +52,15 @@ class PublisherSuite:
         raise NotImplementedError("define the fixture `publisher`")
 
     @pytest.fixture
-    def unreachable_publisher(self) -> Publisher | None:
-        """A publisher of the same class whose router does not answer; ``None`` skips that check."""
-        return None
+    def unreachable_publisher(self) -> Publisher:
+        """A publisher of the same class whose router does not answer; without it, that check is skipped."""
+        pytest.skip("no fixture unreachable_publisher")
 
     @pytest.fixture
-    def kill_router(self) -> Callable[[], None] | None:
-        """Kills the router of `publisher`; ``None``: it has none, or cannot tell; skips those checks."""
-        return None
+    def kill_router(self) -> Callable[[], None]:
+        """Kills the router of `publisher`; without it (it has none, or cannot tell) those checks are
+        skipped."""
+        pytest.skip("no fixture kill_router")
 
     @pytest.fixture
     def order(self) -> Order:
@@ -254,10 +255,8 @@ class PublisherSuite:
         assert second.tasks <= first.tasks, "tasks go on when the publisher is left"
 
     async def test_unreachable_publisher_is_entered_and_raises_publisher_error(
-        self, unreachable_publisher: Publisher | None, order: Order
+        self, unreachable_publisher: Publisher, order: Order
     ) -> None:
-        if unreachable_publisher is None:
-            pytest.skip("no fixture unreachable_publisher")
         async with unreachable_publisher:  # the farm starts and continues without its router
             with pytest.raises(PublisherError) as caught:
                 await _get_ready_and_publish(unreachable_publisher, order(1, NOW_MS))
@@ -268,13 +267,11 @@ class PublisherSuite:
     async def test_router_that_dies_is_noticed_without_a_call(
         self,
         publisher: Publisher,
-        kill_router: Callable[[], None] | None,
+        kill_router: Callable[[], None],
         order: Order,
         is_published: bool,
     ) -> None:
         """`wait_changed` returns, or the node would notice only when it asks again."""
-        if kill_router is None:
-            pytest.skip("no fixture kill_router")
         async with publisher:
             await _done(publisher.standby)
             if is_published:

@@ -185,7 +185,7 @@ def test_server_that_is_given_up_has_an_unknown_outcome(farm: FakeFarm, capsys: 
         ["add", "4"],
         ["remove"],
         ["token", "--out", "t", "--expires", "0h"],
-        ["token", "--out", "t", "--expires", "1"],
+        ["token", "--out", "t", "--expires", "0.5"],
         ["token", "--out", "t", "--id", "0"],
         ["token"],
     ],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from garlicfarm.cli import run
 from garlicfarm.cli.dates import date_text
-from garlicfarm.cli.durations import format_ms, parse_ms
+from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
+from garlicfarm.cli.options import Seconds
 
 
 @pytest.mark.parametrize(
@@ -13,21 +16,28 @@ from garlicfarm.cli.durations import format_ms, parse_ms
     [
         ("500ms", 500),
         ("1s", 1_000),
+        ("1", 1_000),
+        ("0.5", 500),
         ("1.5s", 1_500),
         ("90m", 5_400_000),
         ("1h", 3_600_000),
         ("2d", 172_800_000),
     ],
 )
-def test_number_with_a_unit_is_a_duration(text: str, ms: int) -> None:
+def test_number_is_a_duration_with_a_unit_or_in_seconds(text: str, ms: int) -> None:
     assert parse_ms(text) == ms
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "s", "-1s", "1 s", "1w", "1e3s", "0x1s", "1s\n", "1" * 10 + "s", "١s"]
-)
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 s", "1w", "1e3s", "0x1s", "1s\n", "1" * 10 + "s", "١s"])
 def test_anything_else_is_none(text: str) -> None:
     assert parse_ms(text) is None
+
+
+def test_timeout_is_a_duration_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["wait", "--for", "leader", "--timeout", "0s"]) == 2
+    assert f"'0s' must be {DURATION_RULE}, and more than 0" in capsys.readouterr().err
+    context = click.Context(click.Command("wait"))
+    assert [Seconds().convert(text, None, context) for text in ("5s", "5", "1.5m", "0.5")] == [5, 5, 90, 0.5]
 
 
 @pytest.mark.parametrize("text", ["500ms", "1s", "90s", "1h", "18h", "2d"])

@@ -106,7 +106,7 @@ def test_added_farm_at_another_endpoint_gets_the_pin_of_the_nodes_certificate(no
     [
         (["farm"], "has a farm farm already"),
         (["../barn"], "must be 1 to 64 of A-Z"),
-        (["barn", "--endpoint", "b.example"], "not what others can dial"),
+        (["barn", "--endpoint", "b.example"], "not of the form scheme://host:port"),
         (["barn", "--endpoint", "ssl://0.0.0.0:5"], "not what others can dial"),
         (["barn", "--master", "AAAA"], "meta.destination"),
     ],

@@ -336,7 +336,11 @@ def test_rank_to_the_nodes_stores_its_rankings_there_under_its_name(
         (["--user", "nobody"], 4, "the user or the password is wrong"),
         (["--farm", "barn"], 2, "has no farm 'barn', only: farm"),
         (["--sink", "paper"], 2, "'paper' is none of console, memory, garlicfarm, parquet:DIRECTORY"),
-        (["--trigger", "5"], 2, "'5' must be a number and one of ms, s, m, h, d, as 90s, up to 1h"),
+        (
+            ["--trigger", "5x"],
+            2,
+            "'5x' must be seconds, or a number and one of ms, s, m, h, d, as 90s, up to 1h",
+        ),
         (["--once", "--trigger", "1s"], 2, "--once ends without another batch: --trigger is for"),
         (["--conf", "memory=2"], 2, "'memory=2' must be a setting of Spark"),
     ],

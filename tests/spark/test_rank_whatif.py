@@ -131,6 +131,7 @@ def test_whatif_interrupted_shows_what_is_known(
         await trio.sleep_forever()
 
     monkeypatch.setattr(whatif_job, "compare", compare)
+    monkeypatch.setattr(session, "check_installed", lambda: None)
     assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 4
@@ -145,6 +146,7 @@ def test_whatif_that_fails_shows_what_is_known_and_why(
         raise GarlicFarmError("Spark's Java process ended")
 
     monkeypatch.setattr(whatif_job, "compare", compare)
+    monkeypatch.setattr(session, "check_installed", lambda: None)
     assert run(["rank", "whatif", "--log", str(data), *GRID]) == 1
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 3

@@ -251,7 +251,7 @@ def paths(path: str, value: Any) -> Iterator[str]:
         (["set", "R=2"], "R must be 3 to 1000"),
         (["set", "R=-3"], "R=-3: it must be a whole number"),
         (["set", "R=٣"], "it must be a whole number"),
-        (["set", "interval=10"], "interval=10: it must be a number and one of ms, s, m, h, d"),
+        (["set", "interval=10x"], "interval=10x: it must be seconds, or a number and one of ms, s, m, h, d"),
         (["set", "interval=999ms"], "interval must be 1s to 1h"),
         (["set", "interval=2h"], "interval must be 1s to 1h"),
         (["set", "margin=1000001"], "margin must be 0 to 1000000"),
