@@ -15,6 +15,7 @@ from tests.chaos.chaos_farm import ChaosFarm
 from tests.chaos.descriptors import starve
 from tests.chaos.disk_hangs import hang_disks
 from tests.chaos.endless import endless
+from tests.chaos.extreme_numbers import extreme_numbers
 from tests.chaos.flood import flood
 
 __all__ = ["KINDS", "Kind", "draw"]
@@ -207,4 +208,5 @@ KINDS = {
     "flood": Kind("", flood),
     "endless-message": Kind("", endless),
     "descriptors": Kind("", _descriptors),
+    "extreme-numbers": Kind("", extreme_numbers),
 }
