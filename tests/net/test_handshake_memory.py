@@ -262,7 +262,13 @@ async def test_flood_that_comes_back_whenever_it_is_cut_keeps_nobody_out(
     while len(server.reasons) < 200:  # they no longer come all in one turn
         await trio.lowlevel.checkpoint()
     for _ in range(7):
-        await server.login()
+        # Whoever happens to be overtaken by all of them at once is cut too, and dials again, as members do.
+        for again in range(3):
+            try:
+                await server.login()
+                break
+            except TransportError:
+                assert again < 2, "cut three times in a row"
     assert server.limiter.admission.taken <= 64
 
 
