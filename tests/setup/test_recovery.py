@@ -248,8 +248,7 @@ async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp
             with pytest.raises((NoQuorum, OutcomeUnknown)):
                 await client.post(farm.name, b"without a majority")
         await farm.stop(3)
-        configuration = str(farm.nodes[3].directory / "garlicfarm.toml")
-        assert run(["recover", "--config", configuration, "--yes-i-understand"]) == 0
+        assert await recover(farm.nodes[3].directory, "--yes-i-understand") == 0
         await farm.start(3)
         status = dict(await wait_for(farm, 3, "leader", 3))
         assert [member["id"] for member in status["members"]] == [3]

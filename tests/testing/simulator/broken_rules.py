@@ -94,7 +94,7 @@ def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
 def changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        PendingConfChange.begin,
+        PendingConfChange.check,
         ("or membership.has_pending", ""),
         ("self._change is not None", "False"),
     )
