@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,10 +36,19 @@ __all__ = ["produce"]
     help="How many stores have to save each record before it counts as produced. With 0, none: the newest"
     " records are served until Ctrl-C.",
 )
+@click.option(
+    "--identity",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the partition in FILE, and each record until it is saved: a later run goes on with both.",
+)
 @mesh_options
 @shared_options("timeout", "verbosity")
-def produce(options: Options, topic: str, acks: int, mesh: Mapping[str, Any]) -> int:
+def produce(options: Options, topic: str, acks: int, identity: Path | None, mesh: Mapping[str, Any]) -> int:
     """Produce each line of the standard input as a record of TOPIC, in a partition of its own.
+
+    Each run makes a new partition, which readers remember. What produces again and again, or must lose
+    nothing when it is killed, has an --identity.
 
     Ends when stores have saved all of them; without a store it waits, and what it has read waits with it.
     Ended by SIGTERM or Ctrl-C, it exits with 0 if all that it has read is saved, else with 130.
@@ -49,10 +59,10 @@ def produce(options: Options, topic: str, acks: int, mesh: Mapping[str, Any]) ->
 
     config = plugin("config").MeshConfig(**mesh)
     with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
-        return trio.run(_main, config, topic, acks, options)
+        return trio.run(_main, config, topic, acks, identity, options)
 
 
-async def _main(config: Any, topic: str, acks: int, options: Options) -> int:
+async def _main(config: Any, topic: str, acks: int, identity: Path | None, options: Options) -> int:
     import trio
 
     from garlicfarm.cli.remote import deadline
@@ -63,7 +73,7 @@ async def _main(config: Any, topic: str, acks: int, options: Options) -> int:
     all_saved = True
     async with (
         stopped_by_signals() as stopped,
-        plugin("producer").open_producer(config, topic, acks=acks) as producer,
+        plugin("producer").open_producer(config, topic, acks=acks, identity=identity) as producer,
     ):
         try:
             with deadline(options.timeout_s, "not all records are saved"):
@@ -75,14 +85,17 @@ async def _main(config: Any, topic: str, acks: int, options: Options) -> int:
                     await trio.sleep_forever()
 
                 def what() -> str:
-                    sent = producer.next_sequence
-                    return f"stores to save {sent - producer.acked} of {sent} records"
+                    left, sent = (
+                        producer.next_sequence - producer.acked,
+                        producer.next_sequence - producer.first,
+                    )
+                    return f"stores to save {left} of {sent} records"
 
                 async with sign_of_life(what, quiet=options.verbosity < 0):
                     await producer.wait_acked()
         finally:
             all_saved = producer.acked == producer.next_sequence
-            click.echo(_summary(producer, acks, too_long), err=True)
+            click.echo(_summary(producer, acks, too_long, identity), err=True)
     if stopped.cancel_called and not all_saved:
         raise click.Abort
     return Exit.ERROR if too_long else Exit.OK
@@ -100,13 +113,15 @@ async def _lines(descriptor: int) -> AsyncIterator[Any]:
         yield receive
 
 
-def _summary(producer: Any, acks: int, too_long: int) -> str:
+def _summary(producer: Any, acks: int, too_long: int, identity: Path | None) -> str:
     from garlicfarm.cli.log_batch import MAX_ENTRY_BYTES
 
-    number = producer.next_sequence
+    number, saved = producer.next_sequence - producer.first, producer.acked - producer.first
     parts = [f"{number} {'record' if number == 1 else 'records'} in partition {producer.partition}"]
     if acks:
-        parts.append(f"{producer.acked} saved")
+        parts.append(f"{saved} saved")
+    if identity is not None and saved < number:
+        parts.append(f"the others kept in {identity}")
     if too_long:
         parts.append(f"{too_long} lines refused, which have more than {MAX_ENTRY_BYTES} bytes")
     return ", ".join(parts)

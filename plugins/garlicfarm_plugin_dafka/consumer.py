@@ -67,7 +67,7 @@ class DafkaConsumer:
         :raises StorageError: the file cannot be written.
         """
         assert self._file is not None, "the consumer has no file of offsets"
-        await trio.to_thread.run_sync(self._file.save, self.offsets())
+        await trio.to_thread.run_sync(self._file.save, self.offsets(), self._core.forgot)
 
     async def receive(self, most: int | None = None) -> list[ReceivedRecord]:
         """Wait for records; returns all that are there, at least one and at most ``most``. Cancellation loses
@@ -161,6 +161,8 @@ class DafkaConsumer:
             else:
                 self._lost.append(lost)
                 self._has_records.set()
+        for (topic, partition), following in self._core.take_forgotten():
+            self._log.warning("partition-forgotten", topic=topic, partition=partition, next=following)
         for command in self._core.take_commands(now):
             self._network.send(command)
 
@@ -207,6 +209,7 @@ async def open_consumer(
             file = stack.enter_context(closing(OffsetsFile(offsets_file)))
             known |= file.saved
         async with open_mesh(config, base_dir) as mesh:
-            core = ConsumerCore(mesh.address, topics, start, known, skip_lost=skip_lost)
+            forgot = () if file is None else file.forgot
+            core = ConsumerCore(mesh.address, topics, start, known, skip_lost=skip_lost, forgot=forgot)
             async with run_consumer(mesh, core, file) as consumer:
                 yield consumer

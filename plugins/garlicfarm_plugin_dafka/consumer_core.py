@@ -6,6 +6,7 @@ lose any command that it sends or receives.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -32,7 +33,9 @@ __all__ = ["ConsumerCore", "Lost", "ReceivedRecord", "Start"]
 Start = Literal["earliest", "latest"] | int
 """Where to begin a partition: its first record, the next one that is produced, or a sequence."""
 
-MAX_PARTITIONS = 10_000
+MAX_PARTITIONS = 100_000
+SILENT_S = 3600.0
+"""A partition of which nobody has told for so long may be forgotten for a new one."""
 _GET_HEADS_INTERVAL_S = 30.0
 
 
@@ -68,6 +71,10 @@ class ConsumerCore:
     Other records that are lost are waited for, unless ``skip_lost``: those within a partition that was begun,
     and those of any partition of a topic that ``offsets`` names. Both are reported by `take_lost`.
 
+    It follows `MAX_PARTITIONS`. For a further one it forgets the one of which nobody has told for the longest
+    time, if that is `SILENT_S`. If that returns, it is read again from the first record that is left.
+    ``forgot``: the topics of which this has happened before. Each partition that begins in one is new to it.
+
     ``dropped`` counts commands that were not followed, by reason.
     """
 
@@ -79,6 +86,7 @@ class ConsumerCore:
         offsets: Mapping[Partition, int] | None = None,
         *,
         skip_lost: bool = False,
+        forgot: Iterable[str] = (),
     ) -> None:
         self.address = address
         self.topics = tuple(sorted({*topics}))
@@ -97,9 +105,13 @@ class ConsumerCore:
         self._lost: list[Lost] = []
         self._commands: list[Command] = []
         self._get_heads_at = 0.0
+        self._began_at = math.inf
+        self._heard_at: dict[Partition, float] = {}  # the longest silent first
+        self._forgot = {*forgot}
+        self._forgotten: list[tuple[Partition, int]] = []
         for (topic, partition), first in (offsets or {}).items():
             if topic in self._wanted:
-                self._add(topic, partition, first).has_begun = True
+                self._add(topic, partition, first, -math.inf).has_begun = True
 
     def subscriptions(self) -> Sequence[bytes]:
         """What to subscribe to."""
@@ -112,8 +124,14 @@ class ConsumerCore:
         )
 
     def offsets(self) -> dict[Partition, int]:
-        """The next record of each partition, behind all that `take_records` has returned or will."""
-        return {key: reader.next for key, reader in self._readers.items()}
+        """The next record of each partition, behind all that `take_records` has returned or will; those that
+        were silent for the longest time first."""
+        return {key: self._readers[key].next for key in self._heard_at}
+
+    @property
+    def forgot(self) -> frozenset[str]:
+        """The topics of which a partition was forgotten."""
+        return frozenset(self._forgot)
 
     def heads(self) -> dict[Partition, int]:
         """The last record that is known to exist of each partition, -1 if none is."""
@@ -126,16 +144,16 @@ class ConsumerCore:
     def receive(self, command: Command, now: float) -> None:
         """Take a command from a peer."""
         if isinstance(command, Record):
-            reader = self._reader_of(command, command.sequence)
+            reader = self._reader_of(command, command.sequence, now)
             if reader is not None:
                 self._take(reader, command, now)
         elif isinstance(command, DirectRecord):
             self._on_direct_record(command, now)
         elif isinstance(command, Head):
-            self._on_head(command)
+            self._on_head(command, now)
         elif isinstance(command, DirectHead):
             if command.recipient == self.address:
-                self._on_head(command)
+                self._on_head(command, now)
         elif isinstance(command, DirectTail):
             self._on_tail(command, now)
         elif isinstance(command, StoreHello):
@@ -157,6 +175,7 @@ class ConsumerCore:
 
     def tick(self, now: float) -> None:
         """The time; a few times a second."""
+        self._began_at = min(self._began_at, now)
         if now >= self._get_heads_at:
             self._get_heads_at = now + _GET_HEADS_INTERVAL_S
             self._commands += [GetHeads(topic, self.address) for topic in self.topics]
@@ -171,6 +190,11 @@ class ConsumerCore:
         """What has turned out to be lost; each is returned once."""
         lost, self._lost = self._lost, []
         return lost
+
+    def take_forgotten(self) -> list[tuple[Partition, int]]:
+        """Partitions that were forgotten, and the next record of each; each is returned once."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def stalled(self) -> list[PartitionReader]:
         """The partitions that lack records which several FETCHes have not brought."""
@@ -204,13 +228,20 @@ class ConsumerCore:
         else:
             reader.on_tail(command.sequence, now)
 
-    def _on_head(self, command: Head | DirectHead) -> None:
-        reader = self._reader_of(command, command.sequence + 1)
-        if reader is not None and command.sequence >= reader.next:
+    def _on_head(self, command: Head | DirectHead, now: float) -> None:
+        reader = self._reader_of(command, command.sequence + 1, now)
+        if reader is None:
+            return
+        key = reader.topic, reader.partition
+        del self._heard_at[key]
+        self._heard_at[key] = now
+        if command.sequence >= reader.next:
             reader.on_head(command.sequence)
             self._set_behind(reader)
 
-    def _reader_of(self, command: Record | Head | DirectHead, latest: int) -> PartitionReader | None:
+    def _reader_of(
+        self, command: Record | Head | DirectHead, latest: int, now: float
+    ) -> PartitionReader | None:
         key = command.topic, command.partition
         if command.sequence > LAST_SEQUENCE:
             self.dropped["sequence out of range"] += 1
@@ -221,17 +252,34 @@ class ConsumerCore:
         if command.topic not in self._wanted:
             self.dropped["another topic"] += 1
             return None
-        if len(self._readers) >= MAX_PARTITIONS:
+        if len(self._readers) >= MAX_PARTITIONS and not self._forget(now):
             self.dropped["too many partitions"] += 1
             return None
         first = (
             {"earliest": 0, "latest": latest}[self._start] if isinstance(self._start, str) else self._start
         )
-        return self._add(*key, first)
+        return self._add(*key, first, now)
 
-    def _add(self, topic: str, partition: str, first: int) -> PartitionReader:
+    def _add(self, topic: str, partition: str, first: int, now: float) -> PartitionReader:
         reader = self._readers[topic, partition] = PartitionReader(topic, partition, first, self._early)
+        self._heard_at[topic, partition] = now
         return reader
+
+    def _forget(self, now: float) -> bool:
+        """Forget the partition that was silent for the longest time, if there is one that may be."""
+        for key, heard_at in self._heard_at.items():
+            if now - max(heard_at, self._began_at) < SILENT_S:
+                return False
+            if key not in self._behind:  # which keeps records, and waits for others
+                break
+        else:
+            return False
+        self._forgotten.append((key, self._readers.pop(key).next))
+        self._forgot.add(key[0])
+        del self._heard_at[key]
+        self._changed.pop(key, None)
+        self._skipped.pop(key, None)
+        return True
 
     def _take(self, reader: PartitionReader, command: Record | DirectRecord, now: float) -> None:
         first = reader.next
@@ -262,7 +310,7 @@ class ConsumerCore:
                 self._waiting.discard(key)
 
     def _on_missing(self, key: Partition, reader: PartitionReader, first: int, end: int, now: float) -> None:
-        is_begun = reader.has_begun or reader.topic in self._read_before
+        is_begun = reader.has_begun or reader.topic in self._read_before - self._forgot
         is_skipped = self._skip_lost or not is_begun
         if is_skipped or key not in self._waiting:
             self._lost.append(Lost(*key, first, end, is_skipped))

@@ -38,7 +38,7 @@ MAX_STRANGERS_OF_HOST: Final = 16
 MAX_GUESTS: Final = 512
 MAX_GUESTS_OF_KEY: Final = 32
 MAX_SUBSCRIPTIONS: Final = 1024
-"""Of one connection."""
+"""Of one key; without keys, of one connection."""
 MAX_UNTAKEN_BYTES: Final = 128 << 10
 """Of one connection: what comes in by an entrance are subscriptions and beacons."""
 _BACKLOG: Final = 128
@@ -104,7 +104,7 @@ class Guest:
         self.host = host
         self.key = ""
         self.stage = Stage.CONNECTED
-        self.subscriptions = 0
+        self.subscriptions: set[bytes] = set()
         self.flow = Flow(Allowance(MAX_UNTAKEN_BYTES))
         self.scope = trio.CancelScope(shield=True)
 
@@ -160,6 +160,11 @@ class Guests:
         guest.scope.deadline = float("inf")
         return True
 
+    def subscriptions(self, guest: Guest) -> int:
+        """How many prefixes all connections of a guest's key are subscribed to."""
+        same = [each for each in self._guests.values() if each.key == guest.key] if guest.key else [guest]
+        return sum([len(each.subscriptions) for each in same])
+
     def close(self, guest: Guest, reason: str) -> None:
         """End a connection that passes a limit."""
         self._drop(reason, guest.host)
@@ -202,10 +207,13 @@ class Entrance:
                 guest.flow.took(sum([len(frame) + FRAME_BYTES for frame in frames]))
             yield guest, frames
 
-    def subscribed(self, guest: Guest, *, is_on: bool) -> bool:
+    def subscribed(self, guest: Guest, prefix: bytes, *, is_on: bool) -> bool:
         """A connection has subscribed or unsubscribed; False: it has passed the limit, and is closed."""
-        guest.subscriptions += 1 if is_on else -1
-        if guest.subscriptions <= MAX_SUBSCRIPTIONS:
+        if not is_on:
+            guest.subscriptions.discard(prefix)
+            return True
+        guest.subscriptions.add(prefix)
+        if self._guests.subscriptions(guest) <= MAX_SUBSCRIPTIONS:
             return True
         self._guests.close(guest, "too many subscriptions")
         return False

@@ -10,6 +10,7 @@ holder of the key is there; as long as none has, the address is tried less and l
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -48,14 +49,16 @@ async def keep_connected(
     """
     retry_s = FIRST_RETRY_S
     while True:
-        began = trio.current_time()
+        connected_at = math.inf
         try:
             with trio.fail_after(TIMEOUT_S):
                 stream = await _connect(host, port, limiter)
+            connected_at = trio.current_time()
             await _pass_on(client, stream, allowance, on_stuck)
         except (OSError, trio.TooSlowError):
             pass  # it is not there now, or we have no descriptors
-        retry_s = FIRST_RETRY_S if trio.current_time() - began > _PROVED_S else min(2 * retry_s, max_retry_s)
+        is_proved = trio.current_time() - connected_at > _PROVED_S
+        retry_s = FIRST_RETRY_S if is_proved else min(2 * retry_s, max_retry_s)
         await trio.sleep(retry_s)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import msgspec
@@ -22,9 +22,10 @@ class _Offset(msgspec.Struct, frozen=True):
     next: int
 
 
-class _Offsets(msgspec.Struct, frozen=True):
+class _Offsets(msgspec.Struct, frozen=True, omit_defaults=True):
     schema: str
     offsets: list[_Offset]
+    forgot: list[str] = []
 
 
 _SCHEMA = "garlicfarm.dafka.offsets/1"
@@ -42,7 +43,7 @@ class OffsetsFile:
         self.path = path
         self._lock = _lock(path)
         try:
-            self._saved = _read(path)
+            self._saved, self._forgot = _read(path)
         except BaseException:
             self.close()
             raise
@@ -56,32 +57,38 @@ class OffsetsFile:
         """What the file holds."""
         return dict(self._saved)
 
-    def save(self, offsets: Mapping[Partition, int]) -> None:
+    @property
+    def forgot(self) -> frozenset[str]:
+        """The topics of which the consumer has forgotten partitions."""
+        return self._forgot
+
+    def save(self, offsets: Mapping[Partition, int], forgot: Set[str] = frozenset()) -> None:
         """Replace what the file holds; a crash leaves the old contents or the new ones, which are durable on
         return."""
-        if offsets == self._saved:
+        if (offsets, forgot) == (self._saved, self._forgot):
             return
-        saved = _Offsets(_SCHEMA, [_Offset(*key, following) for key, following in sorted(offsets.items())])
+        rows = [_Offset(*key, following) for key, following in offsets.items()]
+        saved = _Offsets(_SCHEMA, rows, sorted(forgot))
         data = msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
         try:
             replace_file(self.path, [data], 0o600)
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror}") from error
-        self._saved = dict(offsets)
+        self._saved, self._forgot = dict(offsets), frozenset(forgot)
 
 
-def _read(path: Path) -> dict[Partition, int]:
+def _read(path: Path) -> tuple[dict[Partition, int], frozenset[str]]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Offsets)
     except FileNotFoundError:
-        return {}
+        return {}, frozenset()
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise StorageDamaged(f"{path} holds no offsets of a consumer ({error}); name another file") from error
     if found.schema != _SCHEMA or any(not 0 <= each.next <= LAST_SEQUENCE + 1 for each in found.offsets):
         raise StorageDamaged(f"{path} holds no offsets of a consumer; name another file")
-    return {(each.topic, each.partition): each.next for each in found.offsets}
+    return {(each.topic, each.partition): each.next for each in found.offsets}, frozenset(found.forgot)
 
 
 def _lock(path: Path) -> int:

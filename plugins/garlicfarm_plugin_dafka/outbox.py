@@ -99,7 +99,7 @@ class Outbox:
         is_on, prefix = data[0] == 1, data[1:]
         command, routing = split_prefix(prefix)
         name = ""
-        if guest is not None and not self._entrance.subscribed(guest, is_on=is_on):
+        if guest is not None and not self._entrance.subscribed(guest, prefix, is_on=is_on):
             return
         if self._known is not None:
             peer = None if guest is None else self._known.get(guest.key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import trio
 
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm_plugin_dafka.codec import Record
+from garlicfarm_plugin_dafka.identity import ProducerIdentity
 from garlicfarm_plugin_dafka.network import BURST, Network, event_logger, send_in_bursts, tick, warn_of_drops
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 
@@ -26,9 +28,15 @@ MAX_CONTENT_BYTES = 8 << 20
 class DafkaProducer:
     """Produces one partition of a topic; `open_producer` makes one. Several tasks may use it."""
 
-    def __init__(self, network: Network, core: ProducerCore) -> None:
+    def __init__(
+        self, network: Network, core: ProducerCore, identity: ProducerIdentity | None = None
+    ) -> None:
         self._network = network
         self._core = core
+        self._identity = identity
+        self._turn = trio.Lock()  # to write into it
+        self.first = core.first
+        """The first record that was not acknowledged when this producer began; others are of the past."""
         self._acked = trio.Event()  # something was, since the last look
         self._asked = trio.Event()
         for prefix in core.subscriptions():
@@ -65,6 +73,8 @@ class DafkaProducer:
         Cancelled: it was not sent.
         :raises LocalProtocolError: it has more than `MAX_CONTENT_BYTES`.
         """
+        if self._identity is not None:
+            return await self._send_kept(self._identity, [content]) - 1
         await self._wait_for_room(content)
         record = self._core.append(content, trio.current_time())
         self._network.send(record)
@@ -77,6 +87,8 @@ class DafkaProducer:
         :raises LocalProtocolError: one has more than `MAX_CONTENT_BYTES`; those before it were sent.
         """
         await trio.lowlevel.checkpoint()
+        if self._identity is not None:
+            return await self._send_kept(self._identity, contents)
         burst: list[Record] = []
         now = trio.current_time()
         try:
@@ -99,10 +111,34 @@ class DafkaProducer:
         while self._core.acked < upto:
             await self._acked.wait()
 
-    def _has_room(self, content: bytes) -> bool:
-        if len(content) > MAX_CONTENT_BYTES:
-            raise LocalProtocolError(f"a record has {MAX_CONTENT_BYTES} bytes at most, not {len(content)}")
-        return self._core.has_room(len(content))
+    async def _send_kept(self, identity: ProducerIdentity, contents: Iterable[bytes]) -> int:
+        """Send what is in the file first: no other record will ever have its sequence."""
+        async with self._turn:
+            burst: list[bytes] = []
+            for content in contents:
+                if burst and (len(burst) == BURST or not self._has_room(*burst, content)):
+                    await self._keep_and_send(identity, burst)
+                if not burst:
+                    await self._wait_for_room(content)
+                burst.append(content)
+            if burst:
+                await self._keep_and_send(identity, burst)
+            return self._core.next_sequence
+
+    async def _keep_and_send(self, identity: ProducerIdentity, burst: list[bytes]) -> None:
+        core = self._core
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(identity.append, core.next_sequence, tuple(burst), core.first)
+        now = trio.current_time()
+        self._network.send_all([core.append(content, now) for content in burst])
+        burst.clear()
+
+    def _has_room(self, *contents: bytes) -> bool:
+        for content in contents:
+            if len(content) > MAX_CONTENT_BYTES:
+                wrong = f"a record has {MAX_CONTENT_BYTES} bytes at most, not {len(content)}"
+                raise LocalProtocolError(wrong)
+        return self._core.has_room(*map(len, contents))
 
     async def _wait_for_room(self, content: bytes) -> None:
         await trio.lowlevel.checkpoint()
@@ -143,9 +179,11 @@ class DafkaProducer:
 
 
 @asynccontextmanager
-async def run_producer(network: Network, core: ProducerCore) -> AsyncIterator[DafkaProducer]:
+async def run_producer(
+    network: Network, core: ProducerCore, identity: ProducerIdentity | None = None
+) -> AsyncIterator[DafkaProducer]:
     """A producer on a node that exists already."""
-    producer = DafkaProducer(network, core)
+    producer = DafkaProducer(network, core, identity)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(producer.run)
         yield producer
@@ -160,27 +198,40 @@ async def open_producer(
     acks: int = 1,
     limit_records: int = 1_000_000,
     limit_bytes: int = 256 << 20,
+    identity: Path | None = None,
     base_dir: Path = Path(),
 ) -> AsyncIterator[DafkaProducer]:
-    """A producer of a new partition of ``topic``, for the block. Its end waits for nothing:
-    `DafkaProducer.wait_acked` does.
+    """A producer of ``topic``, for the block: of a new partition, or of that in the file ``identity``. Its
+    end waits for nothing: `DafkaProducer.wait_acked` does.
 
     :param acks: of how many stores each record needs an ACK; until then it is kept. 0: records are not
     waited for; the newest are kept for those who fetch them. :param limit_records: how many records are kept
     at most. `DafkaProducer.send` waits then. :param limit_bytes: how many bytes they may have together, in
-    the same way. :param base_dir: what file names in ``config`` are relative to. :raises ConfigError: with
-    every problem of the configuration.
+    the same way. :param identity: a file that keeps the partition, and each record from before it is sent
+    until it is acknowledged: a later producer goes on with them. It is made if it is not there. :param
+    base_dir: what file names in ``config`` are relative to. :raises ConfigError: with every problem of the
+    configuration. :raises StorageError: the file cannot be used, as `ProducerIdentity` says. Sending raises
+    it when nothing can be written.
     """
     from garlicfarm_plugin_dafka.mesh import open_mesh
 
     async with open_mesh(config, base_dir) as mesh:
-        core = ProducerCore(
+        make = partial(
+            ProducerCore,
             topic,
-            mesh.address,
             acks=acks,
             limit_records=limit_records,
             limit_bytes=limit_bytes,
             asks_stores=not config.key_file,  # with keys, all stores are ours
         )
-        async with run_producer(mesh, core) as producer:
-            yield producer
+        if identity is None:
+            async with run_producer(mesh, make(partition=mesh.address)) as producer:
+                yield producer
+            return
+        kept = await trio.to_thread.run_sync(ProducerIdentity, identity, topic)
+        core = make(partition=kept.partition, first=kept.first, contents=kept.contents)
+        try:
+            async with run_producer(mesh, core, kept) as producer:
+                yield producer
+        finally:
+            kept.close(core.first)

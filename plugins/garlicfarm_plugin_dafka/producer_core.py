@@ -47,6 +47,8 @@ class ProducerCore:
     ``asks_stores``: when no ACK comes for 2 s, then 4 s, then every 8 s, it asks the stores for their heads,
     which say what they have saved. A C store never repeats an ACK; ours do.
 
+    ``contents``: records from ``first`` on that an earlier process has produced, and no store acknowledged.
+
     ``dropped`` counts commands that were not followed, by reason.
     """
 
@@ -59,6 +61,8 @@ class ProducerCore:
         limit_records: int,
         limit_bytes: int,
         asks_stores: bool = True,
+        first: int = 0,
+        contents: Sequence[bytes] = (),
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -66,16 +70,17 @@ class ProducerCore:
         self._acks = acks
         self._limit_records = limit_records
         self._limit_bytes = limit_bytes
-        self._kept: dict[int, bytes] = {}
-        self._bytes = 0
-        self._first = self._next = 0  # of what is kept
+        self._kept = dict(enumerate(contents, first))
+        self._bytes = sum(map(len, contents)) + _OVERHEAD_BYTES * len(contents)
+        self._first = first  # of what is kept
+        self._next = first + len(contents)
         # A C store is two nodes, one of which acknowledges and the other tells heads: they are not added up.
         self._acked: dict[object, int] = {}  # by store
         self._told: dict[object, int] = {}  # by store: its head
         self._fetches = FetchQueue()
         self._heads: dict[str, None] = {}  # who asked for them, in order
         self._tails: dict[str, None] = {}
-        self._head_at: float | None = None
+        self._head_at: float | None = 0.0 if self._next else None
         self._asks = asks_stores and acks > 0
         self._ask_s = _ASK_S
         self._ask_at = 0.0
@@ -101,18 +106,26 @@ class ProducerCore:
         if not self._acks:
             return self._next
         return max(
-            sorted(last.values())[-self._acks] + 1 if len(last) >= self._acks else 0
-            for last in (self._acked, self._told)
+            self._first,
+            *(
+                sorted(last.values())[-self._acks] + 1 if len(last) >= self._acks else 0
+                for last in (self._acked, self._told)
+            ),
         )
 
-    def has_room(self, size: int) -> bool:
-        """Whether a record of ``size`` bytes can be appended now; any can if nothing else is kept."""
+    @property
+    def first(self) -> int:
+        """The first record that is kept."""
+        return self._first
+
+    def has_room(self, *sizes: int) -> bool:
+        """Whether records of these sizes can be appended now; a single one can if nothing else is kept."""
         return (
-            not self._kept
-            or not self._acks
+            not self._acks
+            or (not self._kept and len(sizes) == 1)
             or (
-                len(self._kept) < self._limit_records
-                and self._bytes + size + _OVERHEAD_BYTES <= self._limit_bytes
+                len(self._kept) + len(sizes) <= self._limit_records
+                and self._bytes + sum(sizes) + _OVERHEAD_BYTES * len(sizes) <= self._limit_bytes
             )
         )
 

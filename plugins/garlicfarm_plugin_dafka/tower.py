@@ -124,7 +124,8 @@ class Tower:
             await self._outgoing.wait_readable()
             for guest, frames in self._exit.messages():
                 if guest is not None:
-                    self._exit.subscribed(guest, is_on=frames[0].bytes[:1] == b"\x01")
+                    change = frames[0].bytes
+                    self._exit.subscribed(guest, change[1:], is_on=change[:1] == b"\x01")
 
     def _passed_on(self, guest: Guest, frames: list[zmq.Frame]) -> TowerBeacon:
         """The beacon in a message, as the tower passes it on. Raises `RemoteProtocolError`."""

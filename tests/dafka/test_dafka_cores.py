@@ -28,7 +28,7 @@ from garlicfarm_plugin_dafka.codec import (
     encode,
     subscription_prefix,
 )
-from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Lost
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, WINDOW, EarlyRecords, PartitionReader
 from garlicfarm_plugin_dafka.serving import PAGE_RECORDS, FetchQueue
@@ -706,3 +706,45 @@ def test_a_partition_that_is_deleted_whole_is_forgotten():
     assert core.partitions() == []
     told(core, GetHeads("t", "c"))
     assert core.heads() == []
+
+
+# What a consumer forgets
+
+
+def test_a_consumer_forgets_the_partition_that_was_silent_for_the_longest_time(monkeypatch):
+    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 2)
+    core = consumer(offsets={("t", "old"): 7, ("t", "older"): 3})
+    core.tick(NOW)
+    told(core, DirectHead("me", "t", "older", 2))  # a store still has it
+    core.receive(Record("t", "new", 0, b"x"), NOW + consumer_core.SILENT_S - 1)
+    assert core.dropped == {"too many partitions": 1}
+    core.receive(Record("t", "new", 0, b"x"), NOW + consumer_core.SILENT_S)
+    assert core.take_forgotten() == [(("t", "old"), 7)]
+    assert core.take_forgotten() == []
+    assert core.offsets() == {("t", "older"): 3, ("t", "new"): 1}
+    assert core.forgot == {"t"}
+    core.receive(Head("t", "more", 0), NOW + consumer_core.SILENT_S)
+    assert core.take_forgotten() == [(("t", "older"), 3)]
+
+
+def test_a_consumer_forgets_no_partition_whose_records_it_waits_for(monkeypatch):
+    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 1)
+    core = consumer()
+    core.tick(NOW)
+    told(core, Head("t", "behind", 5))
+    core.receive(Record("t", "new", 0, b"x"), NOW + 2 * consumer_core.SILENT_S)
+    assert core.dropped == {"too many partitions": 1}
+    assert core.take_forgotten() == []
+
+
+@pytest.mark.parametrize("forgot", [(), ("t",)])
+def test_a_forgotten_producer_that_returns_is_read_from_its_oldest_record(forgot):
+    core = consumer(offsets={("t", "other"): 1}, forgot=forgot)
+    told(core, Head("t", "p", 9))
+    now = NOW
+    for _ in range(5):
+        core.receive(DirectTail("me", "t", "p", 4), now)
+        now += 10
+        core.tick(now)
+        core.take_commands(now)
+    assert core.take_lost() == [Lost("t", "p", 0, 4, is_skipped=bool(forgot))]

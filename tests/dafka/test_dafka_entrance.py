@@ -22,12 +22,13 @@ from garlicfarm_plugin_dafka.entrance import (
     MAX_STRANGERS,
     MAX_STRANGERS_OF_HOST,
     MAX_SUBSCRIPTIONS,
+    Entrance,
     Guests,
     Stage,
 )
 from garlicfarm_plugin_dafka.keys import read_key
 from garlicfarm_plugin_dafka.mesh import MAX_NODES_OF_KEY, open_mesh
-from garlicfarm_plugin_dafka.sockets import open_context
+from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, open_context
 from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, until
 
 HOST = "127.0.0.1"
@@ -222,3 +223,44 @@ async def test_an_address_that_proves_no_key_is_tried_less_and_less(autojump_clo
             )
     assert len(tried) < 30
     assert tried[-1] - tried[-2] >= hosts.MAX_RETRY_S
+
+
+@pytest.mark.parametrize("slow_connect_s", [0.0, hosts.TIMEOUT_S - 0.1])
+async def test_an_address_that_takes_connections_and_proves_no_key_is_tried_less_and_less(
+    autojump_clock, monkeypatch, slow_connect_s
+):
+    tried: list[float] = []
+
+    async def connect(*_: object) -> None:
+        tried.append(trio.current_time())
+        await trio.sleep(slow_connect_s)
+
+    async def pass_on(*_: object) -> None:
+        await trio.sleep(HANDSHAKE_S)  # so long ZeroMQ waits for it
+        raise OSError("no handshake")
+
+    monkeypatch.setattr(hosts, "_connect", connect)
+    monkeypatch.setattr(hosts, "_pass_on", pass_on)
+    with trio.move_on_after(600):
+        limiter = trio.CapacityLimiter(1)
+        await hosts.keep_connected(
+            None, HOST, 1, limiter=limiter, allowance=relay.Allowance(1), on_stuck=lambda: None
+        )
+    assert tried[-1] - tried[-2] >= hosts.MAX_RETRY_S
+
+
+async def test_subscriptions_of_a_key_count_together_and_a_prefix_counts_once():
+    guests = Guests(Counter())
+    entrance = Entrance.__new__(Entrance)
+    entrance._guests = guests
+    one, other = guests.enter("192.0.2.1"), guests.enter("192.0.2.2")
+    for guest in (one, other):
+        assert guests.admit(str(guest.number), "key")
+    for _ in range(2):
+        for number in range(MAX_SUBSCRIPTIONS):
+            assert entrance.subscribed((one, other)[number % 2], b"%d" % number, is_on=True)
+    for number in range(5):
+        assert entrance.subscribed(one, b"never %d" % number, is_on=False)
+    assert not entrance.subscribed(one, b"one more", is_on=True)
+    assert guests.find(str(one.number)) is None
+    assert entrance.subscribed(other, b"one more", is_on=True)  # those of the other have ended

@@ -98,7 +98,7 @@ def _written(default: object) -> str:
 
 async def test_commands_and_the_program_of_the_guide_run(tmp_path: Path):
     scripts = blocks(HOWTO, "sh setup") + blocks(HOWTO, "sh")
-    setup, produce, consume = [script for script in scripts if "readings" in script]
+    setup, produce, consume, again = [script for script in scripts if "readings" in script]
     (shown,) = blocks(HOWTO, "json")
     (program,) = blocks(HOWTO, "python")
     (promised,) = re.findall("`(3 records in .*)`", (ROOT / HOWTO).read_text(encoding="utf-8"))
@@ -119,14 +119,15 @@ async def test_commands_and_the_program_of_the_guide_run(tmp_path: Path):
             said = await output(produce)
             assert re.fullmatch(promised.replace("1A6F…", "[0-9A-F]{32}"), said.strip())
             assert re.sub("[0-9A-F]{32}", "1A6F…", await output(consume)) == shown
+            assert re.fullmatch("1 record in partition [0-9A-F]{32}, 1 saved", (await output(again)).strip())
             (tmp_path / "program.py").write_text(program.replace("tcp://127.0.0.1:5556", url))
             reading = await nursery.start(
                 partial(process(f"exec {sys.executable} -u program.py"), stdout=subprocess.PIPE)
             )
             read = b""
-            while read.count(b"\n") < 6:  # those of the command, and its own
+            while read.count(b"\n") < 7:  # those of the commands, and its own
                 read += await reading.stdout.receive_some()
-        assert re.fullmatch(rb"(readings [0-9A-F]{32} [0-2] b'21\.[567]'\n){6}", read)
+        assert re.fullmatch(rb"(readings [0-9A-F]{32} [0-2] b'21\.[4567]'\n){7}", read)
         nursery.cancel_scope.cancel()
 
 
