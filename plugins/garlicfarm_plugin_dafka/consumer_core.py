@@ -288,6 +288,9 @@ class ConsumerCore:
             return
         found = reader.take(command.sequence, command.content, now)
         if not found:
+            if reader.contradicted:
+                reader.contradicted = False
+                self.dropped["a record that contradicts another"] += 1
             self._set_behind(reader)
             return
         key = reader.topic, reader.partition

@@ -57,7 +57,8 @@ class PartitionReader:
     """Reads one partition from ``next`` on.
 
     ``head`` is the last record that is known to exist, ``next - 1`` if none is. ``has_begun``: a record was
-    taken. Times are seconds of any clock that does not go back.
+    taken. ``contradicted``: one that was kept came again with other contents; the first was taken. Times are
+    seconds of any clock that does not go back.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class PartitionReader:
         "_tail_is_new",
         "_tails",
         "_window",
+        "contradicted",
         "has_begun",
         "head",
         "next",
@@ -85,6 +87,7 @@ class PartitionReader:
         self.topic = topic
         self.partition = partition
         self.next = first
+        self.contradicted = False
         self.head = first - 1
         self.has_begun = False
         self._early = early
@@ -195,7 +198,9 @@ class PartitionReader:
 
     def _keep(self, sequence: int, content: bytes) -> None:
         size = len(content) + _OVERHEAD_BYTES
-        if (
+        if self._kept.get(sequence, content) != content:
+            self.contradicted = True
+        elif (
             sequence - self.next < _EARLY_WINDOW
             and sequence not in self._kept
             and size <= self._early.left_bytes

@@ -292,6 +292,9 @@ class StoreCore:
             return
         found = reader.take(command.sequence, command.content, now)
         if not found:
+            if reader.contradicted:
+                reader.contradicted = False
+                self.dropped["a record that contradicts another"] += 1
             self._set_behind(partition)
             return
         if partition.key in self._behind:

@@ -21,7 +21,7 @@ from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.mesh import Mesh, Received, open_mesh
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
-from garlicfarm_plugin_dafka.store import run_store
+from garlicfarm_plugin_dafka.store import open_store, run_store
 from tests.dafka.c_programs import CProgram, c_consumer, c_producer, c_store, c_tower
 from tests.dafka.meshes import plain_tower
 from tests.dafka.transcripts import recorded
@@ -275,3 +275,22 @@ async def test_c_consumer_reads_each_record_once_when_another_node_goes_on_with_
                 async with c_consumer(tmp_path, tower, TOPIC) as late:
                     assert await late.printed(len(expected)) == expected
         assert live.lines == expected
+
+
+@pytest.mark.xfail(strict=True, reason="a defect of the C library: docs/reference/dafka.md")
+async def test_our_store_saves_what_c_produced_before_it_came_as_it_was(tower, tmp_path):
+    """A C producer that is asked for more than the first 256 records it keeps sends others' contents."""
+    contents = numbered(0, 10_000)
+    async with c_producer(tmp_path, tower, TOPIC) as producer:
+        await producer.feed([content.decode() for content in contents])
+        await producer.close_input()
+        await trio.sleep(2)  # it has produced them, and nobody was there
+        async with open_store(config(tower), tmp_path / "store"):
+            with trio.move_on_after(10):  # then all is acknowledged, if it does not hang
+                await producer.ended()
+            found: list[bytes] = []
+            async with our_consumer(tower) as consumer:
+                with trio.move_on_after(10):  # it may lack some
+                    while len(found) < 10_000:
+                        found += await read(consumer, 1)
+            assert found == contents

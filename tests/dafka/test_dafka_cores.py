@@ -748,3 +748,18 @@ def test_a_forgotten_producer_that_returns_is_read_from_its_oldest_record(forgot
         core.tick(now)
         core.take_commands(now)
     assert core.take_lost() == [Lost("t", "p", 0, 4, is_skipped=bool(forgot))]
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize("make", [consumer, lambda: StoreCore("me")])
+def test_a_record_that_contradicts_one_that_is_kept_is_told_and_not_taken(make):
+    core = make()
+    told(core, Record("t", "p", 1, b"first"), Record("t", "p", 1, b"first"))
+    assert core.dropped == {}
+    told(core, Record("t", "p", 1, b"second"))
+    assert core.dropped == {"a record that contradicts another": 1}
+    told(core, Record("t", "p", 0, b"zero"))
+    found = core.take_records() if isinstance(core, ConsumerCore) else core.take_unsaved()
+    assert b"second" not in repr(found).encode()
