@@ -87,7 +87,7 @@ class Rank:
 
     def errors(self) -> str:
         assert self.process.stderr is not None
-        return self.process.stderr.read()
+        return without_signs_of_life(self.process.stderr.read())
 
 
 @contextmanager
