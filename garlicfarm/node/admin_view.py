@@ -219,7 +219,7 @@ class FarmAdminView(CommittedEntries):
         return not self._application.member_report(member).is_silent
 
     def _keeps_up(self, member: int) -> bool:
-        return self._is_reachable(member) and self._replica.troubles.of(member) is None
+        return self._is_reachable(member) and self._replica.hindrances.of(member) is None
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
         peers, core = self._replica.peers, self._core.raw.status()
@@ -228,7 +228,7 @@ class FarmAdminView(CommittedEntries):
         us = member == self.node_id
         hangs_s = self.disk_hangs_s
         own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
-        trouble = self._replica.troubles.of(member)
+        trouble = self._replica.hindrances.of(member)
         age = 0.0 if us else peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)

@@ -39,6 +39,7 @@ class Removal:
         self.is_over = trio.Event()
         """This member leaves now."""
         self._ordered = trio.Event()  # the leader says that this member is removed
+        self._is_kept = False
         self._applied = trio.Event()  # the applied Configuration says so
 
     @property
@@ -46,8 +47,9 @@ class Removal:
         """Whether a Configuration without this member was applied here."""
         return self._applied.is_set()
 
-    def on_order(self) -> None:
-        """The leader says that this member is removed."""
+    def on_order(self, *, is_kept: bool) -> None:
+        """The leader says that this member is removed. ``is_kept``: for the next start, too."""
+        self._is_kept = is_kept
         self._ordered.set()
 
     def on_applied(self) -> None:
@@ -66,7 +68,8 @@ class Removal:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._leave_once_applied, wait_s, nursery.cancel_scope)
             nursery.start_soon(self._leave_once_ordered, wait_s, nursery.cancel_scope)
-        await self._note(self._core.raw.term)
+        if self._is_kept or self._applied.is_set():
+            await self._note(self._core.raw.term)
         self.is_over.set()
         raise Removed(self._core.farm)
 
@@ -83,7 +86,8 @@ class Removal:
     async def _leave_once_ordered(self, wait_s: float, scope: trio.CancelScope) -> None:
         while True:
             await self._ordered.wait()
-            await self._note(self._core.raw.term)
+            if self._is_kept:
+                await self._note(self._core.raw.term)
             with trio.move_on_after(wait_s):
                 await self._applied.wait()
             if self._applied.is_set() or self._core.raw.is_leaving:

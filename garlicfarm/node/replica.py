@@ -17,6 +17,7 @@ from garlicfarm.node.applier import Applier
 from garlicfarm.node.context import ReplicaContext, ReplicaHost
 from garlicfarm.node.core import Core
 from garlicfarm.node.disk import Disk
+from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
@@ -24,7 +25,6 @@ from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.requests import IncomingRequests
 from garlicfarm.node.store import MakeWriter, Store
-from garlicfarm.node.troubles import Troubles
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
@@ -65,9 +65,9 @@ class Replica:
         self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics)
         self.reads = ReadIndexRequests(core, self.disk)
         self.membership = Membership(core, self.peers, self.proposals, host.dial, host.note_leave_order, log)
-        self.troubles = Troubles(core, metrics, log)
+        self.hindrances = Hindrances(core, metrics, log)
         self.requests = IncomingRequests(
-            core, self.membership, self.peers, application, metrics, self.troubles, self._run_turn
+            core, self.membership, self.peers, application, metrics, self.hindrances, self._run_turn
         )
         self.applier = Applier(core, self.membership, application, store, log)
         self._turns = Turns(core, self.requests, self.applier, self._carry_out)
@@ -192,7 +192,7 @@ class Replica:
 
     def _on_problem(self, problem: str) -> None:
         self.log.warning("snapshot-refused", cause=problem)
-        self.troubles.on_snapshot_refused()
+        self.hindrances.on_snapshot_refused()
 
     def _on_disk_change(self) -> None:
         silent_s = round(self.disk.silent_s, 1)
@@ -211,9 +211,9 @@ class Replica:
 
     def _step_response(self, seq: int, response: Response) -> None:
         self.core.raw.step_response(seq, response)
-        self.troubles.on_response(response)
+        self.hindrances.on_response(response)
         if response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE:
-            self.troubles.on_snapshot_answered(response.source)
+            self.hindrances.on_snapshot_answered(response.source)
 
     def on_received(self) -> None:
         self._turns.run_now()

@@ -16,11 +16,11 @@ from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import EntryRefused, RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import SLICE_S, Core
+from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.session import PendingResponse, Session
-from garlicfarm.node.troubles import Troubles
 from garlicfarm.raft import OutgoingResponse, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
@@ -63,7 +63,7 @@ class IncomingRequests:
         peers: Peers,
         application: Application,
         metrics: FarmMetrics,
-        troubles: Troubles,
+        hindrances: Hindrances,
         run_turn: Callable[[bool], None],
     ) -> None:
         raft = core.raft
@@ -76,7 +76,7 @@ class IncomingRequests:
         self._membership = membership
         self._peers = peers
         self._application = application
-        self._troubles = troubles
+        self._hindrances = hindrances
         self._run_turn = run_turn
         self._pending: dict[int, PendingResponse] = {}
         # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn.
@@ -280,10 +280,10 @@ class IncomingRequests:
             if raw.accepts_term(request.term):
                 self.metrics.count_refused("protocol")
             else:
-                self._troubles.on_request_refused(request.source, request.term)
+                self._hindrances.on_request_refused(request.source, request.term)
             self._pending.pop(token).session.fail(fault)
         if request.type is MessageType.LEAVE_CLUSTER_REQUEST and raw.leader == request.source:
-            self._membership.on_order_to_leave()
+            self._membership.on_order_to_leave(request.source)
 
     def _refuse(self, reason: Refusal) -> Response:
         """The answer to a ClientRequest that is not appended for ``reason`` (D8: refusals carry one)."""

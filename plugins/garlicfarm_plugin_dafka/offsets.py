@@ -11,6 +11,7 @@ import msgspec
 
 from garlicfarm.durable_files import give_to_owner, make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
+from garlicfarm.regular_files import read_file
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
 
 __all__ = ["OffsetsFile"]
@@ -79,7 +80,7 @@ class OffsetsFile:
 
 def _read(path: Path) -> tuple[dict[Partition, int], frozenset[str]]:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Offsets)
+        found = msgspec.json.decode(read_file(path), type=_Offsets)
     except FileNotFoundError:
         return {}, frozenset()
     except OSError as error:

@@ -78,16 +78,14 @@ async def extreme_numbers(chaos: ChaosFarm, rnd: random.Random) -> str:
 
 def _requests(node: int, rnd: random.Random) -> list[Request]:
     """Requests with one extreme number each, and with those terms that would end a farm."""
-    # An order to leave is believed of whoever leads, which no number of it decides.
-    kinds = [kind for kind in REQUESTS if kind is not MessageType.LEAVE_CLUSTER_REQUEST]
-    plain = [Request(kind, STRANGER, node, 2, 1, 5, 5) for kind in kinds]
+    plain = [Request(kind, STRANGER, node, 2, 1, 5, 5) for kind in REQUESTS]
     drawn = [
         msgspec.structs.replace(each, **{name: number})
         for each in plain
         for name in HEADER
         for number in EXTREMES
     ]
-    append = plain[kinds.index(MessageType.APPEND_ENTRIES_REQUEST)]
+    append = plain[REQUESTS.index(MessageType.APPEND_ENTRIES_REQUEST)]
     worst = [msgspec.structs.replace(append, term=term) for term in (2**62, 2**63 - 1, 2**64 - 1)]
     return [*worst, *rnd.sample(drawn, REQUESTS_TO_EACH - len(worst))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 
 import pytest
@@ -346,3 +347,9 @@ async def test_records_that_no_node_has_are_told_now_and_then(autojump_clock, tm
         ("consumer", "p", 0, 99),
     }
     assert 8 <= len(told) <= 12
+
+
+def test_offsets_in_a_fifo_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(StorageError, match="it is a FIFO, not a regular file"):
+        OffsetsFile(tmp_path / "fifo")

@@ -23,6 +23,7 @@ from garlicfarm.wire.messages import LogEntry, MessageType, ValueType
 from tests.node.support.jraft_peer import played, request
 
 APPEND, LEAVE = MessageType.APPEND_ENTRIES_REQUEST, MessageType.LEAVE_CLUSTER_REQUEST
+STRANGER = 9
 
 
 def test_order_to_leave_is_kept_and_forgotten(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ class _Notes(list[int | None]):
 
 async def test_order_is_kept_at_once_and_ends_the_member_later(autojump_clock: MockClock) -> None:
     notes = _Notes()
-    notes.removal.on_order()
+    notes.removal.on_order(is_kept=True)
     with pytest.raises(Removed):
         await notes.removal.watch()
     assert notes == [5, 5]
@@ -84,7 +85,7 @@ async def test_order_is_kept_at_once_and_ends_the_member_later(autojump_clock: M
 
 async def test_order_that_a_later_leader_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
     notes = _Notes()
-    notes.removal.on_order()
+    notes.removal.on_order(is_kept=True)
     notes.raw.is_leaving = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notes.removal.watch)
@@ -130,3 +131,29 @@ async def test_id_that_was_used_before_is_told_and_removed_again(autojump_clock:
     with pytest.raises(LocalProtocolError, match="id 4 was a member's before"):
         await attempt.is_member_within(5)
     assert changes == [("remove", 4)]
+
+
+async def test_order_of_a_leader_that_is_no_member_ends_the_member_and_is_not_kept(
+    autojump_clock: MockClock,
+) -> None:
+    notes = _Notes()
+    notes.removal.on_order(is_kept=False)
+    with pytest.raises(Removed):
+        await notes.removal.watch()
+    assert notes == []
+
+
+async def test_stranger_that_passes_for_a_leader_lays_no_member_to_rest(tmp_path: Path) -> None:
+    async with played(tmp_path) as plays:
+        store = plays.nodes.directories[1] / "data" / "farms" / "farm"
+        leads = await plays.dial()
+        for kind, last in ((APPEND, 0), (LEAVE, 1)):
+            entries = () if last else (LogEntry(9, ValueType.APPLICATION, b"x"),)
+            told = await leads.ask(request(kind, 9, *entries, source=STRANGER, last_log_index=last))
+            assert told is not None
+            assert told.accepted
+        removal = plays.nodes.replica(1).membership._removal
+        assert removal._ordered.is_set()
+        assert not removal._is_kept
+        await trio.sleep(0.2)
+        assert not has_leave_order(store)

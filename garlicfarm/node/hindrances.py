@@ -11,14 +11,14 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import Core
 from garlicfarm.wire.messages import Response
 
-__all__ = ["Troubles"]
+__all__ = ["Hindrances"]
 
 LOG_EVERY_S = 60.0
 REFUSALS = 2
 """So many refused snapshots in a row are no accident of the transmission."""
 
 
-class Troubles:
+class Hindrances:
     """The leader sees those of all members, each other node its own."""
 
     def __init__(self, core: Core, metrics: FarmMetrics, log: EventLogger) -> None:
