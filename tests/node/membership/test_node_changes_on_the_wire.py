@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
+
+import msgspec
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
-from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -21,6 +25,7 @@ from garlicfarm.wire.messages import (
     Response,
     ValueType,
 )
+from tests.raft.test_raft_extreme_numbers import EXTREMES, HEADER
 
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
@@ -169,3 +174,53 @@ async def test_member_may_name_any_server_and_another_only_itself(autojump_clock
         for server in (gone, 9):
             with pytest.RaisesGroup(refusal, flatten_subgroups=True):
                 await ask(nodes, leader, REMOVE, ClusterServer(member), principals[server])
+
+
+@pytest.mark.parametrize("kind", [ADD, REMOVE], ids=lambda kind: kind.name)
+async def test_change_with_an_extreme_number_leaves_the_farm_as_it_is(
+    kind: MessageType, autojump_clock: MockClock
+) -> None:
+    """In any field of the header or of the entry, and as the id of the server, which nobody can dial."""
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        farm = nodes.replica(leader)
+        before = farm.configuration.servers
+        plain = Request(kind, 9, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, b""),))
+        changed = [msgspec.structs.replace(plain, **{name: number}) for name in HEADER for number in EXTREMES]
+        changed += [
+            msgspec.structs.replace(plain, entries=(LogEntry(number, ValueType.CLUSTER_SERVER, b""),))
+            for number in EXTREMES
+        ]
+        servers = [ClusterServer(number, "memory://nowhere:1") for number in (9, 2**31 - 1)]
+        for request, server in [*product(changed, servers[:1]), (plain, servers[1])]:
+            value = encode_cluster_server(server, id_only=kind is REMOVE)
+            (entry,) = request.entries
+            whole = msgspec.structs.replace(request, entries=(msgspec.structs.replace(entry, value=value),))
+            with suppress(LocalProtocolError):  # the wire cannot say it
+                await send_raw(nodes, leader, encode_request(whole))
+        for raw in (b"", bytes(4), b"\xff" * 4, b"\xff" * 12):  # ids 0 and -1, and no server
+            entry = LogEntry(2**64 - 1, ValueType.CLUSTER_SERVER, raw)
+            await send_raw(nodes, leader, encode_request(msgspec.structs.replace(plain, entries=(entry,))))
+        await nodes.post(b"after")
+        assert nodes.replica(await nodes.leader()).configuration.servers == before
+
+
+async def send_raw(nodes: Cluster, node: int, data: bytes) -> None:
+    """Send it over a connection of its own, until there is an answer or the connection ends."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm = nodes.replica(node)
+    session = Session(farm.requests, theirs, JRAFT_PEER, b"", farm.core.answer_timeout_s)
+
+    async def serve() -> None:
+        try:
+            await session.run()
+        except* RemoteProtocolError:
+            pass  # the connection ends
+        await theirs.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await ours.send_all(data)
+        with trio.move_on_after(farm.core.answer_timeout_s):
+            await ours.receive_some(1)
+        nursery.cancel_scope.cancel()
