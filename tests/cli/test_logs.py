@@ -240,18 +240,24 @@ def test_end_waits_once_and_for_a_limited_time_for_a_pipe_that_nobody_reads(
     piped: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_s: list[float | None] = []
+    writers: list[threading.Thread] = []
 
     def join(thread: threading.Thread, timeout: float | None = None) -> None:
         waits_s.append(timeout)  # the writer would wait as long as nobody reads
+        writers.append(thread)
 
-    piped.fill()
+    filling = piped.fill()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "join", join)
         with configured("info", "text", piped.stream):
             logging.getLogger("library").warning("lost")
         logging.shutdown()  # as at the end of the interpreter
     assert waits_s == [logs.FLUSH_S]
-    assert len(piped.rest()) == 1  # lets the writer go
+    (writer,) = writers
+    assert os.read(piped.end, filling) == b"-" * filling  # lets the writer go
+    writer.join()  # else it would write into the next file that gets this descriptor
+    (line,) = piped.rest()
+    assert "lost" in line
 
 
 def test_message_that_does_not_fit_is_told_and_holds_up_nobody(piped: Reader) -> None:
