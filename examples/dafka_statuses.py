@@ -6,6 +6,7 @@ from typing import Any
 
 import trio
 
+from garlicfarm.printable import printable
 from garlicfarm_plugin_dafka import MeshConfig, open_consumer
 from garlicfarm_plugin_dafka.farm_log import FarmLog
 
@@ -17,7 +18,7 @@ async def main(topic: str, tower: str, listen: str, key_file: str, peers_file: s
         async for record in consumer:
             for entry in farm_log.add(record.content):
                 if entry.value_type.name == "APPLICATION":
-                    print(entry.index, told(json.loads(entry.value)), flush=True)
+                    print(entry.index, printable(told(json.loads(entry.value))), flush=True)
 
 
 def told(document: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import trio
 
 from garlicfarm.client import AdminClient, open_farm_client
 from garlicfarm.plugins import make_transport
+from garlicfarm.printable import printable
 
 
 async def main(url: str, pin: str, user: str, password: str) -> None:
@@ -21,7 +22,7 @@ async def main(url: str, pin: str, user: str, password: str) -> None:
         print(f"committed up to index {index}, in term {term}")
         page, _ = await admin.page("farm", after=index - 2, wait_s=10)
         for entry in page.entries:
-            print(entry.index, entry.value.decode())
+            print(entry.index, printable(entry.value.decode()))
 
 
 if __name__ == "__main__":

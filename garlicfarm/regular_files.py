@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from garlicfarm import descriptors
 
-__all__ = ["IrregularFile", "check_regular", "open_file", "read_file", "reading"]
+__all__ = ["IrregularFile", "check_regular", "open_file", "read_file", "read_text", "reading"]
 
 _OTHERS = {
     stat.S_IFIFO: "a FIFO",
@@ -70,6 +70,11 @@ def read_file(path: Path) -> bytes:
     """All of a file. Raises as `open_file`."""
     with reading(path) as file:
         return file.read()
+
+
+def read_text(path: Path) -> str:
+    """The same of a text, whose lines end by LF. Raises as `open_file`; `UnicodeDecodeError`: not UTF-8."""
+    return read_file(path).decode().replace("\r\n", "\n")
 
 
 def _check(found: os.stat_result, path: Path) -> None:

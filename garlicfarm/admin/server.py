@@ -34,6 +34,7 @@ from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tcp import serve_listeners, server_tls
+from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Peer, Place, network_of
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def _tls(certificate: Path, private_key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["http/1.1"])
     try:
+        for file in (certificate, private_key):
+            check_regular(file)
         context.load_cert_chain(certificate, private_key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError([f"cannot use {certificate} with {private_key}: {error}"]) from error

@@ -18,6 +18,7 @@ from garlicfarm import renamed
 from garlicfarm._version import __version__
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
+from garlicfarm.cli.say import say
 
 __all__ = ["main", "run"]
 
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, lines = explained
         for line in lines:
-            click.echo(line, err=True)
+            say(line)
         return code
     return result if isinstance(result, int) else 0
 

@@ -12,6 +12,8 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.say import put, say
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
@@ -46,11 +48,11 @@ def check(options: Options, effective: bool) -> None:
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
     for warning in (*_strange_applications(checked), *_ties(checked), *_few_descriptors(checked)):
-        click.echo(f"warning: {warning}", err=True)
+        say(printable(f"warning: {warning}"))
     problems = list(_problems(checked))
     if problems:
         raise ConfigError(problems)
-    click.echo(f"{checked.path}: ok", err=effective)
+    (say if effective else put)(f"{checked.path}: ok")
 
 
 @config.command("export", examples=["garlicfarm config export > template.toml"])
@@ -63,8 +65,8 @@ def export_(options: Options) -> None:
     from garlicfarm.config.template import export
 
     text, left_out = export(find_config(options.config, os.environ, Path.cwd()), os.environ)
-    click.echo(text, nl=False)
-    click.echo(f"left out: {', '.join(left_out)}", err=True)
+    put(text, nl=False)
+    say(f"left out: {', '.join(left_out)}")
 
 
 @config.command("import", examples=["garlicfarm config import template.toml --set node.id=3"])
@@ -101,7 +103,7 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
         raise ConfigError([f"the template is not UTF-8 at byte {error.start}"]) from error
     filled = fill(text, pairs)
     if str(out) == "-":
-        click.echo(filled, nl=False)
+        put(filled, nl=False)
         return
     try:
         write_new_file(out, filled.encode(), 0o644)

@@ -9,6 +9,7 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.dafka import plugin
+from garlicfarm.cli.say import put
 
 __all__ = ["keys"]
 
@@ -43,11 +44,11 @@ def create(file: Path, roles: tuple[str, ...], name: str | None) -> None:
         raise click.UsageError(f"{name!r} is no name of letters, digits, - and _; give another with --name")
     made = plugin("keys").create_key(file)
     listed = ", ".join(f'"{role}"' for role in dict.fromkeys(roles))
-    click.echo(f'[{name}]\nkey = "{made.public}"\nroles = [{listed}]\n')
+    put(f'[{name}]\nkey = "{made.public}"\nroles = [{listed}]\n')
 
 
 @keys.command(examples=["garlicfarm dafka keys show store-1.key"])
 @click.argument("file", type=_FILE)
 def show(file: Path) -> None:
     """Print the public key of the secret one in FILE."""
-    click.echo(plugin("keys").read_key(file).public)
+    put(plugin("keys").read_key(file).public)

@@ -15,6 +15,7 @@ from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import say
 
 __all__ = ["produce"]
 
@@ -95,7 +96,7 @@ async def _main(config: Any, topic: str, acks: int, identity: Path | None, optio
                     await producer.wait_acked()
         finally:
             all_saved = producer.acked == producer.next_sequence
-            click.echo(_summary(producer, acks, too_long, identity), err=True)
+            say(_summary(producer, acks, too_long, identity))
     if stopped.cancel_called and not all_saved:
         raise click.Abort
     return Exit.ERROR if too_long else Exit.OK

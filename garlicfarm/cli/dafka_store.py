@@ -14,6 +14,7 @@ from garlicfarm.cli.dafka import mesh_options, plugin
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put
 
 __all__ = ["store"]
 
@@ -70,5 +71,5 @@ async def _main(config: Any, directory: Path, topics: tuple[str, ...] | None, re
         plugin("mesh").open_mesh(config) as mesh,
         plugin("store").run_store(mesh, directory, topics=topics, retention=retention),
     ):
-        click.echo(str(mesh.endpoint))
+        put(str(mesh.endpoint))
         await trio.sleep_forever()

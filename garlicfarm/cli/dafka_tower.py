@@ -12,6 +12,7 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dafka import key_options, plugin
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put
 
 __all__ = ["tower"]
 
@@ -54,5 +55,5 @@ async def _main(config: Any) -> None:
     from garlicfarm.cli.signals import stopped_by_signals
 
     async with stopped_by_signals(), plugin("tower").open_tower(config, Path()) as opened:
-        click.echo(str(opened.endpoint))
+        put(str(opened.endpoint))
         await trio.sleep_forever()

@@ -9,6 +9,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
+from garlicfarm.cli.say import say
 
 __all__ = ["add"]
 
@@ -52,10 +53,9 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
         epoch_length=epoch_length,
     )
     made = add_farm(config, endpoint, plan)
-    click.echo(
+    say(
         f"farm {name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "
         f"run the node with: garlicfarm node start --config {config.path}\n"
         f"and make a token for another node, with its id: garlicfarm member token --farm {name} --id ID "
         "--out FILE",
-        err=True,
     )

@@ -16,6 +16,7 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.remote import ask
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -161,11 +162,10 @@ def _administer(
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
     least_R = policy.get("least_R", 0)  # a node of version 0.1 does not say
     if policy and policy["R"] < least_R:
-        click.echo(
+        say(
             f"warning: with an interval of {format_ms(policy['interval_ms'])} and R={policy['R']} a slow "
             "change of the leader ends a healthy publisher: "
             f"`garlicfarm farm set R={least_R}` or more outlasts it",
-            err=True,
         )
 
 

@@ -13,7 +13,8 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.cli.say import put
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -44,12 +45,12 @@ def show(options: Options) -> None:
     body = ask(options, question)
     if options.output == "table":
         for line in _lines(body):
-            click.echo(printable(line))
+            put(printable(line))
     elif options.output == "json":
-        click.echo(printable_json(json.dumps(body, indent=2)))
+        put(json.dumps(body, indent=2))
     else:
         for row in body["members"]:
-            click.echo(printable_json(json.dumps(row)))
+            put(json.dumps(row))
 
 
 def _lines(body: dict[str, Any]) -> Iterator[str]:

@@ -13,8 +13,9 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
+from garlicfarm.cli.say import put
 from garlicfarm.cli.status_table import key_problems, spare_text
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -84,9 +85,9 @@ def _disk(hangs_s: float | None) -> str:
 
 def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:
     if options.output == "table":
-        click.echo(printable(text))
+        put(printable(text))
     elif options.output == "json":
         print_json(schema, found)
     else:
-        click.echo(printable_json(json.dumps({"schema": schema, **found})))
+        put(json.dumps({"schema": schema, **found}))
     return code

@@ -12,6 +12,8 @@ import click
 
 from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put, say
+from garlicfarm.regular_files import read_text
 
 if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
@@ -66,9 +68,9 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
     file = keys or Path("/var/lib/i2pd") / f"{name}.dat"
     tunnel = Tunnel(name, listener.host, listener.port, inport, file.name)
     if java:
-        click.echo(tunnel.java(), nl=False)
+        put(tunnel.java(), nl=False)
         if keys is None:
-            _say(
+            say(
                 f"put this into {name}-i2ptunnel.config in the router's i2ptunnel.config.d, restart "
                 f"the router, and run this again with --keys and the path of its {file.name}"
             )
@@ -77,15 +79,11 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
         _write_tunnel(tunnels_dir / f"{name}.conf", tunnel.i2pd())
     address = trio.run(_await_address, file, options.timeout_s or DEFAULT_TIMEOUT_S)
     endpoint = Endpoint("i2p", address, inport)
-    click.echo(endpoint)
+    put(endpoint)
     if config is None or farm is None:
-        _say(f"make a node that is reached there: garlicfarm node init --endpoint {endpoint}")
+        say(f"make a node that is reached there: garlicfarm node init --endpoint {endpoint}")
     else:
         _configure(config, farm, endpoint, listener)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _configured(options: Options) -> tuple[Config | None, FarmSection | None]:
@@ -124,9 +122,9 @@ def _write_tunnel(path: Path, text: str) -> None:
     from garlicfarm.durable_files import replace_file
     from garlicfarm.errors import ConfigError
 
-    if path.exists() and path.read_text() == text:
-        return
     try:
+        if path.exists() and read_text(path) == text:
+            return
         # A program that can write it can make the router forward anything.
         replace_file(path, [text.encode()], 0o644)
     except OSError as error:
@@ -136,7 +134,7 @@ def _write_tunnel(path: Path, text: str) -> None:
                 "run this as root, or name the directory with --tunnels-dir"
             ]
         ) from error
-    _say(f"wrote {path}; let the router read it: systemctl reload i2pd (or send it SIGHUP)")
+    say(f"wrote {path}; let the router read it: systemctl reload i2pd (or send it SIGHUP)")
 
 
 async def _await_address(keys: Path, timeout_s: float) -> str:
@@ -163,7 +161,7 @@ def _configure(config: Config, farm: FarmSection, endpoint: Endpoint, listener: 
     from garlicfarm.config.rewrite import rewrite
     from garlicfarm.errors import ConfigError
 
-    text = config.path.read_text(encoding="utf-8")
+    text = read_text(config.path)
     if farm.endpoint != str(endpoint):
         text = _with_endpoint(text, config.farm.index(farm), str(endpoint))
         if str(endpoint) not in [table["endpoint"] for table in tomllib.loads(text)["farm"]]:
@@ -172,7 +170,7 @@ def _configure(config: Config, farm: FarmSection, endpoint: Endpoint, listener: 
         text = f'{text.rstrip()}\n\n[[listener]]\nurl = "{listener}"\n'
     changed = rewrite(config.path, text)
     if changed.farm != config.farm or changed.listener != config.listener:
-        _say(
+        say(
             f"wrote {config.path}; restart the node, then let the farm dial it there: "
             f"garlicfarm member set {config.node.id} {endpoint}"
         )

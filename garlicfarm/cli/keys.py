@@ -10,6 +10,8 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.say import put, say
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.i2p.keys import DestinationKeys
@@ -47,11 +49,10 @@ def create(file: Path) -> None:
     from garlicfarm.i2p.encoding import b32_address, encode
 
     made = create_keys(file)
-    click.echo(encode(made.destination))
-    click.echo(
+    put(encode(made.destination))
+    say(
         f"{file} is the secret of {b32_address(made.destination)}, and nothing can replace it: keep a copy. "
         f"Make bundles for the nodes with `garlicfarm keys offline {file}`",
-        err=True,
     )
 
 
@@ -125,7 +126,7 @@ def offline(
         write_bundle(path, bundle)
         rows.append({"node": node, "file": str(path), "transient": bundle.transient, "expires": _day(bundle)})
     print_rows(options.output, "garlicfarm.bundles/1", rows)
-    click.echo("each bundle is a secret: copy it to its own node only, then delete it here", err=True)
+    say("each bundle is a secret: copy it to its own node only, then delete it here")
 
 
 @keys.command(examples=["garlicfarm keys show site.key"])
@@ -149,7 +150,7 @@ def show(options: Options, file: Path) -> None:
     }
     if options.output == "table":
         for name, value in body.items():
-            click.echo(f"{name.replace('_', ' '):11}  {'-' if value is None else value}")
+            put(printable(f"{name.replace('_', ' '):11}  {'-' if value is None else value}"))
     elif options.output == "json":
         print_json("garlicfarm.keys/1", body)
     else:

@@ -14,6 +14,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put, say
 
 if TYPE_CHECKING:
     from garlicfarm.cli.farm_watch import FarmWatch
@@ -134,7 +135,7 @@ async def _main(
     until_s = UNTIL_TIMEOUTS_S.get(until or "", UNTIL_TIMEOUT_S)
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
     if not until and sys.stderr.isatty():
-        _say(f"starting {nodes} nodes")
+        say(f"starting {nodes} nodes")
     what = f"the farm: {until}" if until else f"{nodes} nodes to start"
     async with ended_by_signals(), sign_of_life(what) as came:
         with lab_directory() as directory, trio.fail_after(deadline_s):
@@ -150,7 +151,7 @@ async def _main(
                 if until:
                     await _wait(farm, "publisher" if until in ("ranked", "moved") else until)
                     if rank and until == "ranked":
-                        click.echo(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
+                        put(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
                     if site and until == "moved":
                         await _move(site)
                 else:
@@ -166,7 +167,7 @@ async def _site_lab(
     from garlicfarm.cli.lab_site import site_watch
     from garlicfarm.lab.service import FLOODFILLS, i2cp_service
 
-    _say(f"starting {nodes + 1 + FLOODFILLS} i2pd routers on a network of their own")
+    say(f"starting {nodes + 1 + FLOODFILLS} i2pd routers on a network of their own")
     # Short leases: the only clients here are i2pd's.
     async with i2cp_service(directory, 1, nodes, leases="fast") as (service, farm):
         await commit_interval(farm, interval_ms)
@@ -179,11 +180,11 @@ async def _move(site: SiteWatch) -> None:
     import trio
 
     before = await site.wait_served()
-    click.echo(f"node {before} serves the site; its router is killed")
+    put(f"node {before} serves the site; its router is killed")
     site.service.network.kill(before)
     killed_s = trio.current_time()
     after = await site.wait_moved(before)
-    click.echo(f"node {after} serves it {trio.current_time() - killed_s:.0f} s later")
+    put(f"node {after} serves it {trio.current_time() - killed_s:.0f} s later")
 
 
 @asynccontextmanager
@@ -242,7 +243,7 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
         from garlicfarm.lab.i2pd import i2pd_network
         from garlicfarm.lab.i2pd_files import RouterPlan
 
-        _say(f"starting {nodes} i2pd routers on a network of their own")
+        say(f"starting {nodes} i2pd routers on a network of their own")
         network = i2pd_network(directory / "routers", [RouterPlan()] * nodes, hops=1)
         for found in await stack.enter_async_context(network):
             tables.append(
@@ -314,7 +315,7 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
         while True:
             status, _ = await _ask(farm)
             if status is not None and status["leader"] and status[until]:
-                click.echo(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
+                put(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
                 return
             await watch.wait()
 
@@ -368,7 +369,3 @@ async def _follow(node: NodeProcess, farm: str, watch: FarmWatch) -> None:
                 await watch.follow(client, farm)
         except GarlicFarmError:
             await trio.sleep(POLL_S)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)

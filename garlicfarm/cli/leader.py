@@ -9,6 +9,7 @@ import click
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -50,7 +51,7 @@ def stepdown(options: Options, to: int | None) -> None:
         try:
             return await client.step_down(farm, to or 0)
         except NotLeader:
-            click.echo(ONLY_THE_LEADER, err=True)
+            say(ONLY_THE_LEADER)
             raise
 
     unmet = "no other member is known to lead yet; see `garlicfarm leader show`"

@@ -9,7 +9,7 @@ import click
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask
-from garlicfarm.printable import printable_json
+from garlicfarm.cli.say import put
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -53,7 +53,7 @@ def post(options: Options, file: BinaryIO, batch: int | None) -> int:
         unmet="the entry is not known to be committed; look for it in the log",
     )
     if options.output == "table":
-        click.echo(index)
+        put(index)
     elif options.output == "jsonl":
         print_rows("jsonl", "", [{"index": index, "term": term}])
     else:
@@ -104,7 +104,7 @@ def tail(options: Options, follow: bool, after: int | None, all_types: bool, lin
     from garlicfarm.wire.messages import ValueType
 
     def show(lines: bytes) -> None:
-        click.echo(printable_json(lines.decode()), nl=False)
+        put(lines.decode(), nl=False)
 
     async def read(client: AdminClient, farm: str, start: int) -> None:
         from garlicfarm.cli.sign_of_life import sign_of_life

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import click
 import trio
 
 from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.say import put, say
 from garlicfarm.cli.sign_of_life import sign_of_life
 from garlicfarm.cli.signals import ended_by_signals
 from garlicfarm.errors import (
@@ -27,7 +27,7 @@ from garlicfarm.errors import (
     ProposalDropped,
     UnreachableError,
 )
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -122,11 +122,11 @@ class Report:
                 self.counts[Outcome.COMMITTED] += 1
                 row = {"line": self.lines, "outcome": Outcome.COMMITTED, "index": first, "term": second}
                 text.append(self._row(row))
-        click.echo("".join(text), nl=False)
+        put("".join(text), nl=False)
 
     def _row(self, row: dict[str, object]) -> str:
         if self._output == "jsonl":
-            return printable_json(json.dumps(row)) + "\n"
+            return json.dumps(row) + "\n"
         if "index" in row:
             return f"line {row['line']}: index {row['index']}, term {row['term']}\n"
         text = f"{row['outcome']}: {row['reason']}"
@@ -167,7 +167,7 @@ async def post_lines(client: AdminClient, farm: str, descriptor: int, most: int,
                         await _post(client, farm, _next(waiting, most), report)
             ended = True
     finally:
-        click.echo(report.summary(ended), err=True)
+        say(report.summary(ended))
     return Exit.ERROR if report.counts[Outcome.REFUSED] else Exit.OK
 
 

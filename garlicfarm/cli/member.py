@@ -10,6 +10,8 @@ import click
 from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
+from garlicfarm.cli.say import say
+from garlicfarm.printable import printable
 from garlicfarm.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -143,10 +145,10 @@ def _change(
         try:
             return figures, await _persistently(request, client, farm)
         except ProposalDropped:
-            click.echo(f"{_sentence(before)}; after the change {_sentence(after)}", err=True)
+            say(f"{_sentence(before)}; after the change {_sentence(after)}")
             raise
         except NotLeader:
-            click.echo(ONLY_THE_LEADER, err=True)
+            say(ONLY_THE_LEADER)
             raise
         except OutcomeUnknown:
             if not await _joined(client, farm, member_id):
@@ -191,7 +193,7 @@ async def _joined(client: AdminClient, farm: str, member_id: int) -> bool:
         joining = body["joining"]
         if joining is None or joining["id"] != member_id:
             return False
-        click.echo(f"catching up: {joining['match']} of {joining['last_index']} entries", err=True)
+        say(printable(f"catching up: {joining['match']} of {joining['last_index']} entries"))
         await trio.sleep(CATCH_UP_POLL_S)
 
 

@@ -13,6 +13,7 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
+from garlicfarm.cli.say import put, say
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -77,15 +78,14 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
     body = ask(options, known)
     made = _make(config, body, new_id, int(time.time()) + lifetime_s)
     if str(out) == "-":
-        click.echo(encode_token(made))
+        put(encode_token(made))
     else:
         write_private_file(out, f"{encode_token(made)}\n".encode())
     file = "FILE" if str(out) == "-" else out
-    click.echo(
+    say(
         f"this token is a secret: anyone who reads it can pose as any member of the farm {made.farm}; delete "
         f"it after use. On the machine of the new member {made.id}:\n"
         f"garlicfarm node join --token-file {file} --endpoint ssl://HOST:27150",
-        err=True,
     )
 
 

@@ -8,6 +8,7 @@ import click
 
 from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
+from garlicfarm.cli.say import put, say
 
 __all__ = ["init", "node"]
 
@@ -86,16 +87,14 @@ def init(
     if endpoint and host:
         raise click.UsageError("give --endpoint or --host, not both")
     if not endpoint and not host:
-        click.echo(
+        say(
             f"warning: other machines cannot reach ssl://127.0.0.1:{port}; "
             "name the address that they dial with --endpoint or --host",
-            err=True,
         )
     if not (endpoint or "").startswith("i2p://") and (preset == "i2p" or _i2p_proxy_answers()):
-        click.echo(
+        say(
             "warning: members, and observers of their traffic, learn the address of an ssl endpoint; with "
             "an I2P router `garlicfarm i2p setup` makes an endpoint in I2P, for --endpoint i2p://….b32.i2p:27150",
-            err=True,
         )
     if preset is None:
         preset = "i2p" if endpoint and endpoint.startswith("i2p://") else "clearnet"
@@ -113,11 +112,10 @@ def init(
         epoch_length=epoch_length,
     )
     made = create_node(directory, node_id, member, farm)
-    click.echo(directory / "garlicfarm.toml")
-    click.echo(
+    put(directory / "garlicfarm.toml")
+    say(
         f"farm {farm.name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "
         f"run it with: garlicfarm node start --config {directory / 'garlicfarm.toml'}",
-        err=True,
     )
 
 

@@ -9,6 +9,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.say import put, say
 
 __all__ = ["address"]
 
@@ -28,14 +29,13 @@ def address(options: Options) -> None:
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
     found = {"url": remote_admin_url(config), "pin": node_pin(config)}
     if options.output == "table":
-        click.echo(f"{found['url']}?pin={found['pin']}")
+        put(f"{found['url']}?pin={found['pin']}")
     elif options.output == "json":
         print_json("garlicfarm.node-address/1", found)
     else:
         print_rows(options.output, "", [found])
     if Endpoint.parse(found["url"]).is_loopback:
-        click.echo(
+        say(
             f"warning: only this machine reaches {found['url']}; "
             f"set admin.url in {config.path} to an address that others reach, and restart the node",
-            err=True,
         )

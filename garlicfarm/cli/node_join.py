@@ -14,6 +14,8 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import deadline
+from garlicfarm.cli.say import say
+from garlicfarm.regular_files import read_text
 
 if TYPE_CHECKING:
     from garlicfarm.admin.contract import FarmView
@@ -73,7 +75,7 @@ def join(
     from garlicfarm.setup.provision import CONFIG_NAME, MemberPlan, create_joining_node
 
     token, file = decode_token(_read(token_file)), directory / CONFIG_NAME
-    there = file.read_text(encoding="utf-8") if file.exists() else ""
+    there = read_text(file) if file.exists() else ""
     before = load(file, os.environ) if there else None
     new = not directory.exists()
     resumed = before is not None and token.farm in [section.name for section in before.farm]
@@ -103,10 +105,9 @@ def join(
             undo_node(directory, new)
 
     enrol(options, config, token, None if resumed else undo)
-    click.echo(
+    say(
         f"node {token.id} is a member of the farm {token.farm}; delete the token, and run the node with: "
         f"garlicfarm node start --config {file}",
-        err=True,
     )
 
 
@@ -136,10 +137,10 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
     except* GarlicFarmError:
         if undo is not None and _is_untouched(config, token):
             undo()
-            click.echo(f"the files made in {config.base_dir} are removed again", err=True)
+            say(f"the files made in {config.base_dir} are removed again")
         raise
     except* (TimeoutError, KeyboardInterrupt):
-        click.echo("not a member yet; repeat the command, and it continues where it stopped", err=True)
+        say("not a member yet; repeat the command, and it continues where it stopped")
         raise
 
 
@@ -412,4 +413,4 @@ class _Lines:
         told = (stage, 10 * done // total if total else 0)
         if told != self._told:
             self._told = told
-            click.echo(f"{stage} {done} of {total}" if total else stage, err=True)
+            say(f"{stage} {done} of {total}" if total else stage)

@@ -11,6 +11,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     from garlicfarm.credentials.join_token import JoinToken
@@ -82,9 +83,8 @@ def join_jraft(
         create_joining_node(directory, plan, token)
     config = load(file, os.environ)
     enrol(options, config, token, None if resumed else lambda: undo_node(directory, new))
-    click.echo(
+    say(
         f"node {node_id} is a member; run it with: garlicfarm node start --config {file}",
-        err=True,
     )
 
 

@@ -17,6 +17,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     import trio
@@ -72,9 +73,7 @@ class _Next:
 
     def started(self, _: object = None) -> None:
         commands = next_commands(self._path, [farm.name for farm in self._config.farm])
-        click.echo(
-            "\n  ".join(["This node runs until Ctrl-C. In another terminal, try:", *commands]), err=True
-        )
+        say("\n  ".join(["This node runs until Ctrl-C. In another terminal, try:", *commands]))
 
 
 def next_commands(path: Path, farms: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put
 
 __all__ = ["unit"]
 
@@ -49,4 +50,4 @@ def unit(options: Options) -> None:
     text = text.replace("User=garlicfarm\n", f"User={owner}\n")
     if str(config.path).startswith(_HOMES) or str(program).startswith(_HOMES):
         text = text.replace("ProtectHome=yes\n", "ProtectHome=read-only\n")
-    click.echo(text, nl=False)
+    put(text, nl=False)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
+from garlicfarm.cli.say import put
 from garlicfarm.names import did_you_mean
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.printable import printable
 from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
 __all__ = [
@@ -178,14 +179,14 @@ def epoch_length_option() -> Callable[[Any], Any]:
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:
     """One JSON object on stdout, led by its schema, as ``garlicfarm.status/1``."""
-    click.echo(printable_json(json.dumps({"schema": schema, **body}, indent=2)))
+    put(json.dumps({"schema": schema, **body}, indent=2))
 
 
 def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Rows of equal keys on stdout: an aligned table, ``{"schema", "rows"}``, or a JSON line each."""
     if output == "jsonl":
         for row in rows:
-            click.echo(printable_json(json.dumps(row)))
+            put(json.dumps(row))
         return
     rows = list(rows)
     if output == "json":
@@ -195,9 +196,7 @@ def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> N
         lines = [header, *([_cell(value) for value in row.values()] for row in rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
         for line in lines:
-            click.echo(
-                "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            )
+            put("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def _cell(value: Any) -> str:

@@ -10,6 +10,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.say import put
 
 __all__ = ["plugins"]
 
@@ -32,7 +33,7 @@ def plugins(options: Options) -> None:
     rows = _rows()
     if options.output == "table":
         for row in rows:
-            click.echo(_text(row))
+            put(_text(row))
     else:
         print_rows(options.output, "garlicfarm.plugins/1", rows)
 

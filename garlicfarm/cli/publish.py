@@ -11,6 +11,7 @@ from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask, deadline
+from garlicfarm.cli.say import put
 from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
 from garlicfarm.printable import printable
@@ -139,29 +140,29 @@ def _print(found: dict[str, Any]) -> None:
 
     publisher, since = found["publisher"], found["since"]
     if publisher is None:
-        _say(f"farm {found['farm']}: no publisher")
+        _line(f"farm {found['farm']}: no publisher")
     else:
         does = {True: "publishes", False: "does not publish", None: "cannot publish"}[found["publishing"]]
         when = "" if found["since_ms"] is None else f", {date_text(found['since_ms'])}"
-        _say(f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}")
+        _line(f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}")
     last_ms, order = found["last_published_ms"], found["order"]
-    _say(f"  last published  {date_text(last_ms) if last_ms else 'never'}")
-    _say(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
+    _line(f"  last published  {date_text(last_ms) if last_ms else 'never'}")
+    _line(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
     if order is not None:
-        _say(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
+        _line(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
     for leaf in found["leaves"]:
-        _say(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
+        _line(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
     for problem in found["problems"]:
-        _say(f"  problem         {problem}")
+        _line(f"  problem         {problem}")
     for one in found["publishers"]:
         since = "" if one["since_ms"] is None else f" since {date_text(one['since_ms'])}"
         until = "" if one["until_ms"] is None else f", until {date_text(one['until_ms'])}"
         problems = "".join(f"; {problem}" for problem in one["problems"])
         line = f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
-        _say(line)
+        _line(line)
     if not found["publishers"]:
-        _say(f"  {has_no_publisher(found['node'])}")
+        _line(f"  {has_no_publisher(found['node'])}")
 
 
-def _say(line: str) -> None:
-    click.echo(printable(line))
+def _line(line: str) -> None:
+    put(printable(line))

@@ -8,6 +8,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.rank import plugin
+from garlicfarm.cli.say import say
 from garlicfarm.errors import ConfigError
 
 __all__ = ["report"]
@@ -55,4 +56,4 @@ def report(
         replace_file(html, [page.encode()], 0o644)
     except OSError as error:
         raise ConfigError([f"--html: {html} cannot be written ({error.strerror})"]) from error
-    click.echo(f"wrote {html}", err=True)
+    say(f"wrote {html}")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from garlicfarm.cli.ranking_table import Trends, ranking_view
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.cli.say import put, say
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,7 +42,7 @@ class Lines:
 
     async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
         self._came()
-        click.echo(printable_json(text))
+        put(text)
         if skipped != self._skipped.get(farm, {}):
             self._skipped[farm] = skipped
             self.note(f"entries of {farm} skipped, as the nodes do: {_counts(skipped)}")
@@ -56,7 +55,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         if not self._quiet:
-            click.echo(printable(text), err=True)
+            say(printable(text))
 
 
 class _Shown:

@@ -17,6 +17,7 @@ from garlicfarm.cli.options import Options, print_json, print_rows, shared_optio
 from garlicfarm.cli.rank import nodes_of, only_farm, plugin
 from garlicfarm.cli.rank_options import conf_option, master_option
 from garlicfarm.cli.remote import deadline
+from garlicfarm.cli.say import put, say
 
 __all__ = ["whatif"]
 
@@ -128,7 +129,7 @@ def whatif(
                 plugin("whatif_file").write_outcomes(log, rows, parquet)
             _show(options.output, log, ranked)
     if is_interrupted:
-        click.echo(f"interrupted after {len(answers)} of {len(settings) + 1} settings", err=True)
+        say(f"interrupted after {len(answers)} of {len(settings) + 1} settings")
         return 130
     return 0
 
@@ -164,7 +165,7 @@ def _progress(settings: int, entries: int, *, quiet: bool) -> Iterator[Callable[
 def _show(output: str, log: Any, answers: Sequence[Any]) -> None:
     if output == "table":
         outcome = answers[0].outcome
-        click.echo(
+        put(
             f"farm {log.farm}: entries {log.first_index} to {log.last_index},"
             f" {_duration(outcome.span_ms)} of farm time"
         )

@@ -11,6 +11,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     from garlicfarm.config import Config
@@ -40,7 +41,7 @@ def recover(options: Options, agreed: bool) -> None:
     with DataDirectory.open(config.node.data_dir) as data:
         directory = data.farm_directory(section.name)
         if agreed and finish_recovery(directory):
-            click.echo("an interrupted recovery is finished now; nothing else was done", err=True)
+            say("an interrupted recovery is finished now; nothing else was done")
             return
         application = APPLICATIONS[section.application](section.name)
         read = partial(read_survivor, directory, section.name, application)
@@ -70,13 +71,12 @@ def recover(options: Options, agreed: bool) -> None:
         print_rows(options.output, "", [log])
         print_rows(options.output, "", members)
     if farm_id is not None:
-        click.echo(
+        say(
             f"done: farm {section.name} is now {farm_id.hex()}, with node {data.node_id} alone; run it with: "
             f"garlicfarm node start\nthe old store is kept in {kept}; never start that",
-            err=True,
         )
         return
-    click.echo(
+    say(
         f"nothing was changed. With --yes-i-understand node {data.node_id} would be the only member of a new "
         f"farm, under a new farm id:\n"
         f"* entries up to {survivor.commit} are known to be committed; those from there to "
@@ -85,7 +85,6 @@ def recover(options: Options, agreed: bool) -> None:
         "TERM, then LAST INDEX on all survivors, and recover the one where they are highest\n"
         "* removed members come back under new ids only. None of them may run, now or later: an old "
         "majority would publish beside the new farm",
-        err=True,
     )
 
 

@@ -15,8 +15,9 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.say import put
 from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
-from garlicfarm.printable import printable, printable_json
+from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -144,7 +145,7 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
                 _print_members(body)
             else:
                 compact = watch or options.output == "jsonl"
-                click.echo(printable_json(json.dumps(body, indent=None if compact else 2)))
+                put(json.dumps(body, indent=None if compact else 2))
 
         await (_repeat(client, farm, once) if watch else once())
 
@@ -181,10 +182,10 @@ async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[N
 
 def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
-        click.echo(printable(headline(body)))
+        put(printable(headline(body)))
         print_rows("table", "", status_rows(body))
         for line in [*publisher_lines(body), *feed_lines(body)]:
-            click.echo(printable(line))
+            put(printable(line))
         return
     from rich.console import Console
 

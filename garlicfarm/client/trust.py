@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.regular_files import check_regular
 
 __all__ = ["client_tls", "node_address", "pin_digest"]
 
@@ -57,9 +58,13 @@ def client_tls(*, pin: str | None, ca: Path | None) -> ssl.SSLContext:
     """
     if pin is None:
         try:
+            if ca is not None:
+                check_regular(ca)
             context = ssl.create_default_context(cafile=ca)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError([f"cannot read certificates from {ca}: {error}"]) from error
+        except ssl.SSLError as error:
+            raise ConfigError([f"{ca}: no certificate in PEM form in it"]) from error
+        except OSError as error:
+            raise ConfigError([f"{ca} cannot be read: {error.strerror}"]) from error
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False

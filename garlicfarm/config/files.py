@@ -14,6 +14,7 @@ from garlicfarm.config.environment import override
 from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
 from garlicfarm.config.validators import parse_toml, problems_between_tables
 from garlicfarm.errors import ConfigError
+from garlicfarm.regular_files import read_text
 from garlicfarm.renamed import APPLICATIONS, called
 
 __all__ = ["FILE_NAME", "find_config", "load", "read"]
@@ -55,9 +56,12 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
 
 def _is_there(path: Path) -> bool:
     try:
-        return path.is_file()
+        path.stat()
     except PermissionError as error:
         raise ConfigError([f"cannot read {path}: {error.strerror}; is this the node's user?"]) from error
+    except OSError:
+        return False
+    return True
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -88,7 +92,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """The contents of a configuration file, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except OSError as error:
         raise ConfigError([f"cannot read {path}: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
@@ -108,7 +112,7 @@ def _update_words(path: Path, raw: dict[str, Any], sources: Sources) -> Iterator
         and isinstance(word := farm.get("application"), str)
         and word in APPLICATIONS
     ]
-    lines = _lines_of_applications(path.read_text(encoding="utf-8")) if words else {}
+    lines = _lines_of_applications(read_text(path)) if words else {}
     for index, farm, word in words:
         farm["application"] = APPLICATIONS[word]
         key = f"farm[{index}].application"

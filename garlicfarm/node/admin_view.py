@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from garlicfarm.application import AdminEndpoint, Origin
-from garlicfarm.errors import ConfigError, EntryRefused
+from garlicfarm.errors import ConfigError, EntryRefused, ProposalDropped
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
@@ -18,6 +18,7 @@ from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft import Change, ConfChange, Role
+from garlicfarm.refusals import Refusal
 from garlicfarm.storage import RankingStore
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
@@ -82,7 +83,12 @@ class FarmAdminView(CommittedEntries):
         if entry is None:
             nothing = f"the application {self.application} has nothing to administer"
             raise EntryRefused("", f"farm {self.farm}: {nothing}")
-        return await self._post_order(action, entry, origin)
+        try:
+            return await self._post_order(action, entry, origin)
+        except EntryRefused as error:
+            if error.field != "config.admin.args.member":
+                raise
+            raise ProposalDropped(Refusal.NO_SUCH_MEMBER) from error
 
     async def _post_order(self, action: str, entry: bytes, origin: Origin) -> tuple[int, int]:
         done = await self._replica.proposals.post(entry, origin)

@@ -20,6 +20,7 @@ from garlicfarm.config.rewrite import rewrite
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.regular_files import read_text
 from garlicfarm.setup.provision import (
     FarmPlan,
     MadeFarm,
@@ -109,7 +110,7 @@ def _add(
     table = toml_of(farm_tables(farm, dialled, str(named), MemberPlan(endpoint=str(dialled))))
     with DataDirectory.open(data) as directory, _all_or_nothing(_files(directory, farm.name)):
         make_store(data, farm, secret, genesis, orders)
-        rewrite(config.path, f"{config.path.read_text(encoding='utf-8').rstrip()}\n{table}")
+        rewrite(config.path, f"{read_text(config.path).rstrip()}\n{table}")
 
 
 def _files(directory: DataDirectory, name: str) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p import encoding
 from garlicfarm.i2p.destination import split_destination
+from garlicfarm.regular_files import read_file
 
 __all__ = ["Tunnel", "b32_address"]
 
@@ -73,7 +74,7 @@ def b32_address(keys: Path) -> str:
     yet.
     """
     try:
-        data = keys.read_bytes()
+        data = read_file(keys)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -39,6 +39,7 @@ from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_R
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
+from garlicfarm.regular_files import read_file
 from garlicfarm.renamed import EPOCH_LENGTH
 from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
@@ -306,7 +307,7 @@ def make_store(
     those of `first_orders`, in the store of a founding member."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
-        write_private_file(data / _master_key_name(farm), farm.master_key_file.read_bytes())
+        write_private_file(data / _master_key_name(farm), read_file(farm.master_key_file))
     create_store(data / "farms" / farm.name, genesis, orders)
 
 

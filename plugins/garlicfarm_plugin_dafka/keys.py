@@ -27,6 +27,7 @@ from zmq.utils import z85
 
 from garlicfarm.credentials.private_files import read_private_file, write_private_file
 from garlicfarm.errors import ConfigError
+from garlicfarm.regular_files import reading
 from garlicfarm_plugin_dafka.codec import (
     Ack,
     Command,
@@ -139,7 +140,7 @@ def read_known_peers(path: Path) -> dict[str, KnownPeer]:
     :raises ConfigError: it cannot be read, or is not such a file; with every problem found.
     """
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             data = file.read(MAX_PEERS_FILE_BYTES + 1)
         if len(data) > MAX_PEERS_FILE_BYTES:
             raise ConfigError([f"{path} is larger than {MAX_PEERS_FILE_BYTES} bytes"])

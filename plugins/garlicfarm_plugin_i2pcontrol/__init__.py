@@ -26,6 +26,7 @@ from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import sam_endpoint
+from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
 from garlicfarm_plugin_i2pcontrol.measurement import measure
@@ -185,7 +186,7 @@ class I2PControlRouter(Router):
 
 def read_router_info(path: Path) -> bytes:
     """The router info in a file, whose signature matches. Raises `OSError`, `ValueError`."""
-    with path.open("rb") as file:
+    with reading(path) as file:
         data = file.read(MAX_ROUTER_INFO_BYTES + 1)
     if len(data) > MAX_ROUTER_INFO_BYTES:
         raise ValueError("it is no router info")
@@ -262,10 +263,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_password(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
+    with reading(path) as file:
         if os.fstat(file.fileno()).st_mode & 0o077:
             raise ValueError(f"others may read {path}; chmod 600 it")
-        password = file.readline(MAX_PASSWORD_CHARACTERS + 2).rstrip("\r\n")
+        line = file.readline(4 * MAX_PASSWORD_CHARACTERS + 2)
+    try:
+        password = line.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        # Not chained: the error carries the password.
+        raise ValueError(f"{path} is not text") from None
     if not 1 <= len(password) <= MAX_PASSWORD_CHARACTERS:
         raise ValueError(f"expected 1 to {MAX_PASSWORD_CHARACTERS} characters on the first line of {path}")
     return password

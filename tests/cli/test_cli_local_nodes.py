@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import re
 import signal
 import stat
@@ -583,10 +584,14 @@ def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here: Pat
 def test_configuration_in_somebody_elses_directory_cannot_be_read(
     here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_file(path: Path) -> bool:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+    stat = Path.stat
 
-    monkeypatch.setattr(Path, "is_file", is_file)
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "garlicfarm.toml":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
     for arguments in (["status"], ["user", "list", "--config", "garlicfarm.toml"]):
         assert run(arguments) == 2
         expected = f"cannot read {here / 'garlicfarm.toml'}: Permission denied; is this the node's user?"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from garlicfarm import cli
 from garlicfarm.cli import run
 from garlicfarm.cli.dafka_consume import record_line
 from garlicfarm.cli.log_batch import Report
+from garlicfarm.cli.say import put, say
 from garlicfarm.errors import EntryRefused, ProposalDropped
 from garlicfarm.printable import printable, printable_json
 from garlicfarm.refusals import Refusal
@@ -26,6 +30,8 @@ OBEYED = [
     *"\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
 ]
 EVIL = f"a{''.join(OBEYED)}\nerror: forged\r\x1b]0;owned\x07z"
+
+_PRINTS = re.compile(r"\b(s?echo|print|stdout\.write|stderr\.write|os\.write)$")
 
 Capture = pytest.CaptureFixture[str]
 
@@ -130,6 +136,26 @@ def test_no_error_of_a_node_forges_a_line(
     served.node.farm.post_error = error
     assert run(command) != 0
     check(capsys.readouterr().err)
+
+
+def test_what_every_command_prints_by_is_not_obeyed(capsys: Capture) -> None:
+    put(EVIL)
+    say(EVIL)
+    out, err = capsys.readouterr()
+    for each in out, err:
+        assert [character for character in OBEYED if character in each and character not in "\n\t"] == []
+
+
+def test_commands_print_by_no_other_way() -> None:
+    """Beside it, each of these shows its own text through `printable`."""
+    others = {"dafka_consume", "rank_screen", "remote", "sign_of_life"}
+    found = set()
+    for file in Path(cli.__file__).parent.glob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+        if any(_PRINTS.search(ast.unparse(call.func)) for call in calls):
+            found.add(file.stem)
+            assert "printable" in file.read_text(), file
+    assert found == {"say", *others}
 
 
 def test_records_of_dafka_are_json_that_no_terminal_obeys() -> None:

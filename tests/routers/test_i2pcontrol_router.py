@@ -413,7 +413,7 @@ def test_password_file_that_is_missing_is_to_be_made(make) -> None:
     ) as caught:
         make(password_file="missing")
     assert "in i2pd.conf: password of [i2pcontrol]" in str(caught.value)
-    with pytest.raises(ConfigError, match=r"cannot be read: Is a directory$"):
+    with pytest.raises(ConfigError, match=r"cannot be read: it is a directory, not a regular file$"):
         make(password_file=".")
 
 

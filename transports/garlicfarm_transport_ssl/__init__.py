@@ -106,6 +106,7 @@ class SslTransport(Transport):
 
     def _load_ca(self, ca: Path) -> None:
         try:
+            check_regular(ca)
             for context in (self._client, self._server):
                 context.load_verify_locations(ca)
         except ssl.SSLError as exc:

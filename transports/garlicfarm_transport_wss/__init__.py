@@ -23,6 +23,7 @@ from wsproto.utilities import ProtocolError
 from garlicfarm.credentials.certificates import pin_of
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
 from garlicfarm.net.tcp import check_loopback, serve_tcp
+from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_wss._stream import WebSocketStream
 
@@ -57,12 +58,15 @@ class WssTransport(Transport):
         self._pinned = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._pinned.check_hostname = False
         self._pinned.verify_mode = ssl.CERT_NONE  # open_stream checks the pin instead
+        ca = base_dir / config.ca if config.ca else None
         try:
-            self._trusting = ssl.create_default_context(cafile=base_dir / config.ca if config.ca else None)
+            if ca is not None:
+                check_regular(ca)
+            self._trusting = ssl.create_default_context(cafile=ca)
         except ssl.SSLError as exc:
-            raise ConfigError([f"{base_dir / config.ca}: no certificate in PEM form in it"]) from exc
+            raise ConfigError([f"{ca}: no certificate in PEM form in it"]) from exc
         except OSError as exc:
-            raise ConfigError([f"{base_dir / config.ca}: {exc.strerror}"]) from exc
+            raise ConfigError([f"{ca}: {exc.strerror}"]) from exc
         for context in (self._pinned, self._trusting):
             context.set_alpn_protocols(["http/1.1"])
 

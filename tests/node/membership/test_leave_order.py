@@ -155,5 +155,4 @@ async def test_stranger_that_passes_for_a_leader_lays_no_member_to_rest(tmp_path
         removal = plays.nodes.replica(1).membership._removal
         assert removal._ordered.is_set()
         assert not removal._is_kept
-        await trio.sleep(0.2)
         assert not has_leave_order(store)

@@ -146,8 +146,9 @@ async def test_what_cannot_be_obeyed_is_refused_and_nothing_of_it_is_in_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with farm_of_three(tmp_path) as nodes:
-        assert await command(nodes, 1, "farm", "override", "9", "off") == 1
-        assert "config.admin.args.member: not a member" in capsys.readouterr().err
+        for arguments in (("farm", "override", "9", "off"), ("member", "remove", "9")):
+            assert await command(nodes, 1, *arguments) == 1
+            assert ": no such member. See `garlicfarm member list`" in capsys.readouterr().err
         # The first one is right, and is not sent: the second one is wrong.
         assert await command(nodes, 1, "farm", "set", "R=4", "weight.job_lag=16") == 2
         assert "would add up to 101, not to 100: weight.router_uptime=20" in capsys.readouterr().err
