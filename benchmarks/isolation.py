@@ -26,13 +26,13 @@ import trio
 
 from benchmarks.bench_farm import PASSWORD, USER, RetryingClient, percentile, report, retrying_client
 from garlicfarm import logs
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
 from garlicfarm.node.requests import IncomingRequests
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request

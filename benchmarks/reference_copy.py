@@ -20,8 +20,8 @@ from pathlib import Path
 
 import trio
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.credentials.certificates import make_certificate
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType

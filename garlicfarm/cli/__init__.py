@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import click
 
-from garlicfarm import renamed
 from garlicfarm._version import __version__
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
@@ -52,7 +51,6 @@ COMMANDS = {
 @click.group(
     cls=CommandGroup,
     sections=COMMANDS,
-    renamed=renamed.COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="garlicfarm")

@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from garlicfarm.renamed import called
-
 __all__ = ["Command", "CommandGroup"]
 
 
@@ -48,7 +46,6 @@ class CommandGroup(Command, click.Group):
     misspelt command is answered with those that are spelt alike; click does the same for options.
 
     :param sections: the same under headings, for a list that is too long for one.
-    :param renamed: old names of commands → those of today, which an error names.
     """
 
     command_class = Command
@@ -58,11 +55,9 @@ class CommandGroup(Command, click.Group):
         *args: Any,
         targets: Mapping[str, str] | None = None,
         sections: Mapping[str, Mapping[str, str]] | None = None,
-        renamed: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._renamed = renamed or {}
         self._sections = sections or {"Commands": targets or {}}
         self._targets = {
             name: target for section in self._sections.values() for name, target in section.items()
@@ -98,8 +93,6 @@ class CommandGroup(Command, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name in self._renamed:
-            ctx.fail(called(name, self._renamed))
         close = get_close_matches(name, self.list_commands(ctx))
         if close and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(map(repr, close))}?")

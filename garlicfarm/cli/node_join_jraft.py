@@ -122,11 +122,11 @@ def _token(
     and those of an interrupted run are on its disk."""
     import secrets
 
+    from garlicfarm.agreed import ALGORITHM_VERSION
     from garlicfarm.config import load
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.publishing.scoring import ALGORITHM_VERSION
     from garlicfarm.setup.provision import CONFIG_NAME
     from garlicfarm.storage import read_genesis
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.say import put
 from garlicfarm.names import did_you_mean
 from garlicfarm.printable import printable
-from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
 __all__ = [
+    "Choice",
     "Options",
-    "RenamedChoice",
     "application_option",
     "epoch_length_option",
     "print_json",
@@ -51,16 +51,10 @@ else:
     _Choice = click.Choice  # not generic before click 8.2
 
 
-class RenamedChoice(_Choice):
-    """A choice whose values had other words, for which an error names those of today."""
-
-    def __init__(self, choices: Sequence[str], old_words: Mapping[str, str]) -> None:
-        super().__init__(choices)
-        self._old_words = old_words
+class Choice(_Choice):
+    """A choice whose error names the value that is spelt alike."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in self._old_words:
-            self.fail(called(value, self._old_words), param, ctx)
         close = "" if value in self.choices else did_you_mean(value, self.choices)
         if close:
             self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}{close}", param, ctx)
@@ -162,7 +156,7 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 def application_option() -> Callable[[Any], Any]:
     """``--application`` of a command that makes a farm."""
-    kind = RenamedChoice(["publisher", "log"], APPLICATIONS)
+    kind = Choice(["publisher", "log"])
     return click.option("--application", type=kind, default="publisher", show_default=True)
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm import renamed
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, RenamedChoice, print_rows, shared_options
+from garlicfarm.cli.options import Choice, Options, print_rows, shared_options
 from garlicfarm.credentials.roles import ROLES
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def list_(options: Options) -> None:
     ]
 )
 @click.argument("name")
-@click.option("--role", type=RenamedChoice(ROLES, renamed.ROLES), default="reader", show_default=True)
+@click.option("--role", type=Choice(ROLES), default="reader", show_default=True)
 @click.option(
     "--password-file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),

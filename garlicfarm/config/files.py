@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
 from garlicfarm.config.validators import parse_toml, problems_between_tables
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import read_text
-from garlicfarm.renamed import APPLICATIONS, called
 
 __all__ = ["FILE_NAME", "find_config", "load", "read"]
 
 FILE_NAME = "garlicfarm.toml"
-_HEADING = re.compile(r"\s*\[(\[\s*farm\s*\]\])?")
-_APPLICATION = re.compile(r"\s*([\"']?)application\1\s*=")
 
 
 def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path:
@@ -74,13 +70,12 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     raw = read(path)
     sources: Sources = {}
     problems = override(raw, environ, sources)
-    old_words = [*_update_words(path, raw, sources)]
     _fill_defaults(raw, sources)
     converter = Converter(path.parent, sources)
     document = converter.table(Document, raw, "")
     problems += [*converter.problems, *problems_between_tables(raw)]
-    if document is None or problems or old_words:
-        raise ConfigError([*old_words, *(f"{path.name}: {problem}" for problem in problems)])
+    if document is None or problems:
+        raise ConfigError([f"{path.name}: {problem}" for problem in problems])
     return Config(
         **msgspec.structs.asdict(document),
         path=path,
@@ -99,44 +94,6 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
     except ValueError as error:
         raise ConfigError([f"{path}: not TOML: {error}"]) from error
-
-
-def _update_words(path: Path, raw: dict[str, Any], sources: Sources) -> Iterator[str]:
-    """A sentence for each application that has its old word. ``raw`` gets today's in its place, so that
-    nothing else is said of it."""
-    farms = raw.get("farm")
-    words = [
-        (index, farm, word)
-        for index, farm in enumerate(farms if isinstance(farms, list) else ())
-        if isinstance(farm, dict)
-        and isinstance(word := farm.get("application"), str)
-        and word in APPLICATIONS
-    ]
-    lines = _lines_of_applications(read_text(path)) if words else {}
-    for index, farm, word in words:
-        farm["application"] = APPLICATIONS[word]
-        key = f"farm[{index}].application"
-        if key in sources:
-            where, change = f" {key} (from the {sources[key]}):", "change it in the variable"
-        elif index in lines:
-            where, change = f"{lines[index]}: application =", "change it on that line"
-        else:
-            where, change = f" {key}:", "change it in the file"
-        yield f"{path.name}:{where} {called(word, APPLICATIONS)}; {change}, and nothing in the data directory"
-
-
-def _lines_of_applications(text: str) -> dict[int, int]:
-    """Number of a farm → the line, from 1, that gives it its application. A farm that is no ``[[farm]]``, or
-    whose application is no line of its own, is left out."""
-    found: dict[int, int] = {}
-    farm, inside = -1, False
-    for number, line in enumerate(text.split("\n"), 1):
-        if heading := _HEADING.match(line):
-            inside = heading[1] is not None
-            farm += inside
-        elif inside and _APPLICATION.match(line):
-            found[farm] = number
-    return found
 
 
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from garlicfarm.agreed import EPOCH_LENGTH, unknown_algorithm
 from garlicfarm.config.model import Algorithms, Count, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
-from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, EPOCH_LENGTH, unknown_algorithm, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
@@ -65,9 +65,7 @@ def decode_token(text: str) -> JoinToken:
     line = text.strip()
     try:
         data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
-        stored = update(msgspec.json.decode(data), "application", APPLICATIONS)
-        stored = update(stored, "algorithm", ALGORITHM_VERSIONS)
-        token = msgspec.convert(stored, JoinToken, str_keys=True)
+        token = msgspec.json.decode(data, type=JoinToken)
     except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
         raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from garlicfarm import renamed
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.roles import ROLES, Role, includes
 from garlicfarm.durable_files import replace_file
@@ -100,8 +99,6 @@ class UserStore:
             raise ConfigError([f"user name {name!r}: it must be 1 to 64 of A-Z a-z 0-9 . _ @ -"])
         if name.isdigit():
             raise ConfigError([f"user name {name!r}: names of digits only are members' ids"])
-        if role in renamed.ROLES:
-            raise ConfigError([f"role {renamed.called(role, renamed.ROLES)}"])
         if role not in ROLES:
             *others, last = ROLES
             raise ConfigError([f"role {role!r}: it must be {', '.join(others)} or {last}"])
@@ -152,8 +149,7 @@ class UserStore:
         users: dict[str, User] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             try:
-                stored = renamed.update(msgspec.json.decode(line), "role", renamed.ROLES)
-                user = msgspec.convert(stored, User)
+                user = msgspec.json.decode(line, type=User)
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise ConfigError([f"{self._path}, line {number}: {error}"]) from error
             if user.name in users or user.name.isdigit():

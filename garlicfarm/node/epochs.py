@@ -43,8 +43,8 @@ class Epochs:
         if self._core.applied.application_entries is not None:
             return ""
         return (
-            "the entries of this farm cannot be numbered here: its log begins with a snapshot of version 0.1 "
-            "or of a JRaft server, which do not count them"
+            "the entries of this farm cannot be numbered here: its log begins with a snapshot of a "
+            "JRaft server, which does not count them"
         )
 
     def count_entries(self, index: int) -> int:

@@ -53,6 +53,7 @@ from typing import Any
 
 import msgspec
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
@@ -85,7 +86,6 @@ from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.publishing.troubles import Troubles
-from garlicfarm.renamed import ALGORITHM_VERSIONS
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["PublisherApplication"]
@@ -391,18 +391,16 @@ class PublisherApplication:
         return encode_state(self._state)
 
     def restore(self, data: bytes) -> None:
-        """Replace the state by a snapshot of this farm, which version 1 may have written.
+        """Replace the state by a snapshot of this farm.
 
         Raises `StorageVersion` for another schema or algorithm, `StorageDamaged` for another farm's
         snapshot or no snapshot at all; the state is then unchanged.
         """
         try:
             header = msgspec.json.decode(data, type=Header)
-            algorithm = ALGORITHM_VERSIONS.get(header.algorithm, header.algorithm)
-            if (header.schema, algorithm) != (SCHEMA, scoring.ALGORITHM_VERSION):
+            if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
-            state.algorithm = algorithm
             state.policy.pin(self._pinned)
             if state.farm != self.farm:
                 raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")

@@ -1,7 +1,7 @@
 """Entries of a farm: encoded once by their author, and checked by one rule everywhere.
 
 **The validity rule.** It is part of the algorithm whose version every store records
-(`scoring.ALGORITHM_VERSION`, 2). An entry is valid in the farm ``farm`` if
+(`garlicfarm.agreed.ALGORITHM_VERSION`, 2). An entry is valid in the farm ``farm`` if
 
 * its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
   `documents` as `validation` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;

@@ -6,11 +6,12 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION, WEIGHTS
+from garlicfarm.publishing.scoring import WEIGHTS
 
 __all__ = [
     "SCHEMA",

@@ -39,10 +39,7 @@ from garlicfarm.publishing.documents import (
     connect_tests,
 )
 
-__all__ = ["ALGORITHM_VERSION", "FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
-
-ALGORITHM_VERSION = 2
-"""of the validity rule, the score and the fold together; stores, snapshots and join tokens name it"""
+__all__ = ["FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
 
 FULL = 1_000_000
 MIDDLE = FULL // 2

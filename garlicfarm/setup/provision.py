@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from garlicfarm.agreed import ALGORITHM_VERSION, EPOCH_LENGTH
 from garlicfarm.config import load
 from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
 from garlicfarm.config.validators import dial_url_problem
@@ -38,9 +39,7 @@ from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_R
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.regular_files import read_file
-from garlicfarm.renamed import EPOCH_LENGTH
 from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration

@@ -55,7 +55,7 @@ def unknown_files(directory: Path, known: Collection[str]) -> StorageVersion | N
         return None
     told = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
     return StorageVersion(
-        f"{directory} holds {told}, which this program, garlicfarm {__version__}, does not know: a later "
+        f"{directory} holds {told}, which this program, garlicfarm {__version__}, does not know: another "
         "version or another program wrote that. Nothing was changed; use the program that wrote it, or name "
         "another directory"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from garlicfarm.renamed import EPOCH_LENGTH
+from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["Genesis"]

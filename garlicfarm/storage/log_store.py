@@ -1,8 +1,7 @@
 """A farm's store: made once, verified at every start, then the read side of the consensus core.
 
 The log is in segments (`garlicfarm.storage.segments`), the states of the application beside it
-(`garlicfarm.storage.snapshots`). A store of version 0.1 (`garlicfarm.storage.sqlite_log`) is converted when
-it is opened first.
+(`garlicfarm.storage.snapshots`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from garlicfarm.agreed import unknown_algorithm
 from garlicfarm.descriptors import patiently
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import (
@@ -27,7 +27,6 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
-from garlicfarm.renamed import unknown_algorithm
 from garlicfarm.storage.appender import LOG, PART, Appender, make_log
 from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, unknown_files
 from garlicfarm.storage.directory import LOST_STORE
@@ -43,7 +42,6 @@ __all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis", "refuse_unkn
 
 SNAPSHOTS = "snapshots"
 RANKINGS = "rankings"
-SQLITE_FILES = ("log.db", "log.db-wal", "log.db-shm")
 _TAIL_BYTES = 8 * 1024 * 1024
 _ENTRY_OVERHEAD_BYTES = 160  # of an entry in memory, beside its value
 _PAGE_BYTES = 1 << 20
@@ -69,7 +67,7 @@ def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[byte
     )
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        if any((directory / name).exists() for name in (LOG, *SQLITE_FILES)):
+        if (directory / LOG).exists():
             raise StorageError(f"{directory} holds a store already; a store is never overwritten")
         if unknown := unknown_files(directory, {PART}):
             raise unknown
@@ -88,11 +86,6 @@ def read_genesis(directory: Path) -> Genesis:
     try:
         if path.exists():
             return genesis_of_log(path)
-        path = directory / SQLITE_FILES[0]
-        if path.exists():
-            from garlicfarm.storage.sqlite_log import read_sqlite_genesis
-
-            return read_sqlite_genesis(path)
     except (OSError, Corrupt) as error:
         raise storage_error(error, path) from error
     refuse_unknown(directory)
@@ -150,9 +143,11 @@ class LogStore:
         """
         path = directory / LOG
         try:
-            old = directory / SQLITE_FILES[0]
-            if old.exists() or not path.exists():
-                _convert(directory, farm)
+            if not path.exists():
+                refuse_unknown(directory)
+                raise StorageMissing(
+                    f"this node's store is missing: no store of farm {farm!r} in {directory}. {LOST_STORE}"
+                )
             log = read_log(path)
             if log.genesis.farm != farm:
                 raise StorageError(f"{path} is of farm {log.genesis.farm!r}, not of {farm!r}")
@@ -162,11 +157,7 @@ class LogStore:
             appender = Appender(path, log)
             try:
                 appender.delete_segments(log.index.oldest_segment() or log.end.number)
-                if old.exists():
-                    old.unlink()
-                    fsync_path(directory)  # first: without its WAL, or beside a log in use, it misleads
-                left = [directory / name for name in SQLITE_FILES[1:]]
-                for path_left in [*left, *(directory / SNAPSHOTS).glob("*.tmp")]:
+                for path_left in (directory / SNAPSHOTS).glob("*.tmp"):
                     path_left.unlink(missing_ok=True)
             except BaseException:
                 appender.close()
@@ -377,35 +368,8 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 def refuse_unknown(directory: Path) -> None:
     """Raises `StorageVersion`: what is there instead of a log is not ours."""
-    if unknown := unknown_files(directory, {PART, SNAPSHOTS, RANKINGS, *SQLITE_FILES}):
+    if unknown := unknown_files(directory, {PART, SNAPSHOTS, RANKINGS}):
         raise unknown
-
-
-def _convert(directory: Path, farm: str) -> None:
-    """Make the log of what version 0.1 stored; one that is there already must hold the same. Raises
-    `StorageMissing`, `StorageError`."""
-    path = directory / SQLITE_FILES[0]
-    if not path.exists():
-        refuse_unknown(directory)
-        raise StorageMissing(
-            f"this node's store is missing: no store of farm {farm!r} in {directory}. {LOST_STORE}"
-        )
-    from garlicfarm.storage.sqlite_log import open_sqlite_log  # few need it
-
-    try:
-        with open_sqlite_log(path) as old:
-            if not (directory / LOG).exists():
-                make_log(directory, *old)
-                return
-            log, last = read_log(directory / LOG), old.boundary.index + sum(1 for _ in old.entries)
-            if (log.genesis, log.hard_state, log.boundary, log.index.last) != (*old[:3], last):
-                raise StorageError(
-                    f"{directory} holds two logs that differ, {LOG} and {path.name}: version 0.1 ran again "
-                    "after its store was converted, or a copy was put back. Move the one away that is not "
-                    "the node's last"
-                )
-    except (OSError, Corrupt) as error:
-        raise storage_error(error, path) from error
 
 
 def _restorable(directory: Path, log_directory: Path, log: Log) -> _Snapshots:
@@ -419,7 +383,7 @@ def _restorable(directory: Path, log_directory: Path, log: Log) -> _Snapshots:
             problems.append(found)
             continue
         snapshot = found
-        if snapshot.application_entries is None and not log.boundary.index:  # version 0.1 did not count them
+        if snapshot.application_entries is None and not log.boundary.index:  # JRaft does not count them
             count = log.index.application_entries(0, snapshot.index)
             snapshot = msgspec.structs.replace(snapshot, application_entries=count)
         return _Snapshots(snapshot, problems)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from garlicfarm.agreed import unknown_algorithm
 from garlicfarm.errors import StorageMissing, StorageVersion
 from garlicfarm.raft.types import Entry
-from garlicfarm.renamed import unknown_algorithm
 from garlicfarm.storage.appender import LOG
 from garlicfarm.storage.damage import Corrupt, storage_error
 from garlicfarm.storage.genesis import Genesis
@@ -42,7 +42,7 @@ def read_committed(directory: Path) -> CommittedLog:
     path = directory / LOG
     if not path.exists():
         refuse_unknown(directory)
-        raise StorageMissing(f"there is no log in {directory}; start the node once on a store of version 0.1")
+        raise StorageMissing(f"there is no log in {directory}")
     try:
         log = read_log(path)
         if unknown := unknown_algorithm(log.genesis.algorithm):

@@ -8,7 +8,7 @@ renamed, and its directory synced. It is checked as a whole before anything in i
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
 Configuration in force there, all members up to there, removed ones too (key ``ever``), and the number of
-Application entries up to there (null, or missing as in version 0.1: not known). The whole file is sent to
+Application entries up to there (null, or missing: not known). The whole file is sent to
 members whose log ends before ours begins.
 """
 
@@ -29,7 +29,6 @@ from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import reading
-from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
 from garlicfarm.storage.damage import Corrupt, configuration_of, other_version
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -223,8 +222,8 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         raise Corrupt("its name is not its own")
     return Snapshot(
         told.farm_id,
-        APPLICATIONS.get(told.application, told.application),
-        ALGORITHM_VERSIONS.get(told.algorithm, told.algorithm),
+        told.application,
+        told.algorithm,
         told.index,
         told.term,
         configuration_of(told.configuration),

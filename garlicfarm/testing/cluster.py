@@ -30,6 +30,7 @@ from typing import NoReturn
 import msgspec
 import trio
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.application import Application
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
@@ -46,7 +47,6 @@ from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.testing.memory_network import MemoryNetwork

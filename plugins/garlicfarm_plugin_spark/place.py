@@ -16,9 +16,9 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 from uuid import uuid4
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 
 __all__ = [
     "HadoopPlace",

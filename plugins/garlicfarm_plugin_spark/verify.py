@@ -14,9 +14,9 @@ from hashlib import sha256
 
 import msgspec
 
+from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.publishing.fold_state import SCHEMA, Header
-from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 
 __all__ = ["NodeStates", "Verifier"]

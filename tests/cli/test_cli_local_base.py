@@ -72,7 +72,6 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.Captu
     ("arguments", "expected"),
     [
         (["nonsense"], "No such command 'nonsense'"),
-        (["transports"], '"transports" is called "plugins" since version 0.2'),
         (["--nonsense"], "No such option"),
         (["node", "nonsense"], "No such command 'nonsense'"),
         (["node", "init", "--id", "0"], "Invalid value for '--id'"),

@@ -371,28 +371,6 @@ def test_create_node_listens_where_it_is_dialled(tmp_path: Path, endpoint: str, 
 @pytest.mark.parametrize(
     "command",
     [
-        ["node", "init", "--application", "farm"],
-        ["farm", "create", "--member", "1=ssl://a:1", "--out", "f", "--application", "farm"],
-        ["farm", "add", "barn", "--application", "farm"],
-        ["user", "add", "ann", "--role", "poster"],
-    ],
-    ids=lambda command: " ".join(command[:2]),
-)
-def test_command_with_an_old_word_names_the_new_one(here: Path, capsys: Capture, command: list[str]) -> None:
-    assert run(["node", "init", "other"]) == 0
-    before = everything_in(here)
-    capsys.readouterr()
-    assert run(command) == 2
-    old, new = ("poster", "writer") if "user" in command else ("farm", "publisher")
-    option = "--role" if "user" in command else "--application"
-    expected = f'Invalid value for \'{option}\': "{old}" is called "{new}" since version 0.2'
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {expected}"
-    assert everything_in(here) == before
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
         ["node", "init", "node"],
         ["farm", "create", "--member", "1=ssl://a:1", "--out", "f"],
         ["farm", "add", "barn"],
@@ -417,21 +395,6 @@ def test_config_check_warns_of_an_application_that_node_start_does_not_run(
     assert run(["config", "check"]) == 0
     unknown = "farm farm: no application 'logs'; did you mean 'log'?; there are: publisher, log"
     assert capsys.readouterr().err == f"warning: {unknown}; `node start` runs no other\n"
-
-
-def test_config_check_names_the_line_of_an_old_word(here: Path, capsys: Capture) -> None:
-    assert run(["node", "init"]) == 0
-    file = here / "garlicfarm.toml"
-    text = file.read_text()
-    file.write_text(text.replace('application = "publisher"', 'application = "farm"'))
-    line = text[: text.index("application =")].count("\n") + 1
-    capsys.readouterr()
-    assert run(["config", "check"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        f'error: garlicfarm.toml:{line}: application = "farm" is called "publisher" since version 0.2; '
-        in said
-    )
 
 
 def test_user_add_list_remove(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,56 +279,6 @@ def test_load_bad_farm_gives_one_sentence(tmp_path: Path, text: str, expected: s
     ]
 
 
-OLD_WORD = '"farm" is called "publisher" since version 0.2; change it '
-REST = ", and nothing in the data directory"
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        ('application = "farm"', 10),
-        ("\n# application\n  application='farm' # the publisher's", 12),
-        ('algorithms = ["MD5"]\n"application" = """\\\n  farm"""', 11),
-        ('application = "log"\n[[farm]]\nname = "b"\nendpoint = "ssl://a:1"\napplication = "farm"', 14),
-        (
-            '[farm.router]\nplugin = "p"\n[[farm]]\nname = "b"\nendpoint = "ssl://a:1"\napplication = "farm"',
-            15,
-        ),
-    ],
-)
-def test_load_old_application_names_the_new_one_and_the_line(tmp_path: Path, more: str, line: int) -> None:
-    assert SMALLEST.count("\n") == 9
-    expected = f"garlicfarm.toml:{line}: application = {OLD_WORD}on that line{REST}"
-    assert problems(tmp_path, SMALLEST + more) == [expected]
-
-
-def test_load_old_application_on_no_line_of_its_own_is_named_by_its_key(tmp_path: Path) -> None:
-    text, _, _ = SMALLEST.partition("[[farm]]")
-    table = '{name = "farm", endpoint = "ssl://a.example:27150", application = "farm"}'
-    text = text.replace("version = 1", f"version = 1\nfarm = [{table}]")
-    assert problems(tmp_path, text) == [f"farm[0].application: {OLD_WORD}in the file{REST}"]
-
-
-def test_load_old_applications_are_told_beside_all_other_problems(tmp_path: Path) -> None:
-    text = SMALLEST.replace("id = 1", "id = 0")
-    again = '[[farm]]\nname = "barn"\nendpoint = "ssl://a:1"\napplication = "farm"\n'
-    found = problems(tmp_path, f'{text}application = "farm"\n{again}')
-    assert [problem.split(" ")[0] for problem in found] == [
-        "garlicfarm.toml:10:",
-        "garlicfarm.toml:14:",
-        "node.id:",
-    ]
-
-
-def test_load_old_application_in_the_environment_names_the_variable(tmp_path: Path) -> None:
-    variable = "GARLICFARM_FARM__FARM__APPLICATION"
-    assert problems(tmp_path, SMALLEST, **{variable: "farm"}) == [
-        f"farm[0].application (from the environment {variable}): {OLD_WORD}in the variable{REST}"
-    ]
-    config = load_text(tmp_path, SMALLEST + 'application = "farm"', **{variable: "publisher"})
-    assert config.farm[0].application == "publisher"
-
-
 @pytest.mark.parametrize("name", ["tally", "a.b_c-1", "Farm", "x" * 64])
 def test_load_takes_the_name_of_any_application(tmp_path: Path, name: str) -> None:
     assert load_text(tmp_path, SMALLEST + f'application = "{name}"').farm[0].application == name

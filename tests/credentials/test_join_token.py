@@ -52,13 +52,6 @@ def test_token_written_and_read_is_the_same(farm_id: bytes, secret: bytes, membe
     assert not set(text) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-def test_token_of_0_1_is_of_a_farm_with_the_epochs_of_such_farms() -> None:
-    old = msgspec.json.decode(msgspec.json.encode(TOKEN))
-    assert old.pop("epoch_length") == 70
-    text = urlsafe_b64encode(msgspec.json.encode(old)).rstrip(b"=").decode()
-    assert decode_token(text) == msgspec.structs.replace(TOKEN, epoch_length=100_000)
-
-
 def test_token_cut_anywhere_is_refused() -> None:
     text = encode_token(TOKEN)
     for end in range(len(text)):

@@ -76,7 +76,6 @@ def test_two_writers_at_once_both_count(tmp_path: Path) -> None:
         ("x" * 65, "reader", "p", "user name"),
         ("17", "reader", "p", "members' ids"),
         ("alice", "root", "p", "role 'root'"),
-        ("alice", "poster", "p", 'role "poster" is called "writer" since version 0.2'),
         ("alice", "reader", "", "8 characters"),
         (
             "alice",

@@ -122,7 +122,6 @@ from garlicfarm_plugin_i2cp.streaming import Streams
 from garlicfarm_plugin_i2cp.streaming import packet as packet_of_streams
 from garlicfarm_plugin_i2cp.streaming.packet import Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
-from tests.storage import stored_by_sqlite
 
 __all__ = ["TARGETS", "Target", "planted"]
 
@@ -680,9 +679,7 @@ def _snapshot_seeds() -> list[bytes]:
 # store
 
 _STEPS = 6
-_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap", "log.db", "log.db-wal")
-_FILES_OF_0_1 = _FILES[3:]
-_CHECKED = ("log/0000000001.seg", "log.db")
+_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap")
 
 
 class _Store(NamedTuple):
@@ -698,10 +695,10 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 @cache
-def _sound_store(*, is_of_0_1: bool) -> _Store:
+def _sound_store() -> _Store:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         directory = Path(name) / "farm"
-        (stored_by_sqlite.create if is_of_0_1 else create_store)(directory, GENESIS)
+        create_store(directory, GENESIS)
         state = LogApplication()
         steps = []
         for token in range(_STEPS):
@@ -715,11 +712,7 @@ def _sound_store(*, is_of_0_1: bool) -> _Store:
                 taken = Snapshot(
                     GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, 4, state.snapshot()
                 )
-        if is_of_0_1:
-            with closing(stored_by_sqlite.opened(directory, steps)):
-                killed = _files(directory)
-        else:
-            killed = trio.run(_write, directory, steps)
+        killed = trio.run(_write, directory, steps)
         write_snapshot(directory / "snapshots", taken)
         closed = _files(directory)
     return _Store(closed, killed)
@@ -747,7 +740,7 @@ def store(data: bytes) -> None:
     if not data:
         return
     name = _FILES[data[0] % len(_FILES)]
-    sound = _sound_store(is_of_0_1=name in _FILES_OF_0_1)
+    sound = _sound_store()
     files = dict(sound.killed if data[0] & 0x40 else sound.closed)
     changed = bytearray(files.get(name, b""))
     places = [data[at : at + 3] for at in range(1, len(data) - 2, 3)]
@@ -767,7 +760,7 @@ def store(data: bytes) -> None:
             found = _contents(directory)
         except StorageError:
             return
-        if name in _CHECKED and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
+        if name == _FILES[0] and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
             shutil.rmtree(directory)
             for file, content in (sound.killed if data[0] & 0x40 else sound.closed).items():
                 (directory / file).parent.mkdir(parents=True, exist_ok=True)

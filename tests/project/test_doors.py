@@ -55,15 +55,15 @@ HARMLESS = {
 }
 PURE_GROUND = {
     *("garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"),
-    "garlicfarm.renamed",
+    "garlicfarm.agreed",
 }
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
+    "agreed": set(),
     "errors": {"garlicfarm.refusals"},
     "extensions": set(),
     "names": set(),
     "refusals": set(),
-    "renamed": set(),
     "wire": PURE_GROUND,
     "http": PURE_GROUND | {"h11"},
     "raft": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
@@ -79,8 +79,18 @@ DOORS: dict[str, set[str]] = {
     },
 }
 GROUND = {
-    *("_version", "descriptors", "durable_files", "errors", "extensions", "logs", "metrics", "names"),
-    *("printable", "refusals", "regular_files", "renamed"),
+    *(
+        "_version",
+        "agreed",
+        "descriptors",
+        "durable_files",
+        "errors",
+        "extensions",
+        "logs",
+        "metrics",
+        "names",
+    ),
+    *("printable", "refusals", "regular_files"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),

@@ -88,7 +88,6 @@ MODULES = {
     "garlicfarm.storage.outgoing": "garlicfarm.storage.snapshot_sender",
     "garlicfarm.storage.plain": "garlicfarm.storage.jraft_snapshots",
     "garlicfarm.storage.rewrite": "garlicfarm.storage.log_store",
-    "garlicfarm.storage.schema": "garlicfarm.storage.sqlite_log",
     # testing, lab
     "garlicfarm.testing.attendant": "garlicfarm.lab.line_server",
     "garlicfarm.testing.i2pd": "garlicfarm.lab.i2pd",

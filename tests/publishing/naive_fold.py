@@ -40,7 +40,7 @@ def saturating(figure: int, half: int) -> int:
     return MILLION * figure // (figure + half)
 
 
-def score_parts(entry: dict[str, Any], algorithm: int) -> dict[str, int | None]:
+def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
     """The table of the publisher's page; None: not reported."""
     router = entry.get("router") or {}
     uptime, lag = router.get("uptime"), router.get("jobLag")
@@ -63,7 +63,7 @@ def score_parts(entry: dict[str, Any], algorithm: int) -> dict[str, int | None]:
         else:
             reported = True
             leaves.append((part_of(have["in"], want["in"]) + part_of(have["out"], want["out"])) // 2)
-    members = ((entry.get("config") or {}).get("node") or {}).get("tests") if algorithm > 1 else None
+    members = ((entry.get("config") or {}).get("node") or {}).get("tests")
     remote = [] if members is not None else [*(entry.get("remoteRouters") or [])]
     remote += [*(entry.get("remoteDestinations") or [])]
     remote += [entry["remoteMeta"]] if entry.get("remoteMeta") else []
@@ -111,11 +111,10 @@ class Said:
 
 
 class NaiveFold:
-    """A farm that remembers everything. ``algorithm``: 1, the version of garlicfarm 0.1, or 2."""
+    """A farm that remembers everything."""
 
-    def __init__(self, farm: str, algorithm: int = 2) -> None:
+    def __init__(self, farm: str) -> None:
         self.farm = farm
-        self.algorithm = algorithm
         self.members: list[int] = []
         self.joined: dict[int, int] = {}
         self.said: dict[int, list[Said]] = {}  # of the members, and of removed ones that still hold
@@ -213,7 +212,7 @@ class NaiveFold:
     def score(self, member: int) -> int:
         newest = self.newest(member)
         assert newest is not None
-        parts, weights = score_parts(newest.entry, self.algorithm), self.policy()["weights"]
+        parts, weights = score_parts(newest.entry), self.policy()["weights"]
         return sum(weights[one] * (500_000 if parts[one] is None else parts[one]) for one in weights) // 100
 
     def eligible(self) -> list[int]:
@@ -424,7 +423,7 @@ class NaiveFold:
             {
                 "schema": "garlicfarm.farm/1",
                 "farm": self.farm,
-                "algorithm": self.algorithm,
+                "algorithm": 2,
                 "members": self.members,
                 "policy": policy,
                 "publisher": self.publisher,

@@ -45,15 +45,14 @@ WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "d
 
 
 class Script:
-    """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to; with
-    ``algorithm`` 1 nothing that version 1 did not know. ``most``: ids are up to that; at most one less are
-    members at the beginning."""
+    """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to.
+    ``most``: ids are up to that; at most one less are members at the beginning."""
 
-    def __init__(self, chance: random.Random, length: int, algorithm: int = 2, most: int = 6) -> None:
+    def __init__(self, chance: random.Random, length: int, most: int = 6) -> None:
         self.chance = chance
         self.most = most
         self.length = length
-        self.naive = NaiveFold("farm", algorithm)
+        self.naive = NaiveFold("farm")
         self.farm = PublisherApplication("farm")
         self.index = 0
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
@@ -80,14 +79,9 @@ class Script:
                 self.naive.apply(self.index, entry, malformed)
                 self.farm.apply(self.index, 1, entry)
             snapshot = self.farm.snapshot()
-            if self.naive.algorithm == 1:
-                snapshot = snapshot.replace(b'"algorithm":2', b'"algorithm":1', 1)
             assert json.loads(snapshot) == json.loads(self.naive.snapshot())
             assert snapshot == self.naive.snapshot()
-            if self.naive.algorithm == 1 and self.chance.random() < 0.1:
-                self.farm = PublisherApplication("farm")
-                self.farm.restore(self.naive.snapshot())  # of version 1
-            elif self.chance.random() < 0.05:
+            if self.chance.random() < 0.05:
                 self.farm = PublisherApplication("farm")
                 self.farm.restore(snapshot)
             assert self.farm.contents() == self.naive.contents()
@@ -159,7 +153,7 @@ class Script:
                 ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
                 ("publisher", {"lifetime_ms": 600_000, "margin": None}),
                 ("remove", {"member": chance.randrange(1, self.most + 1)}),
-                *([("publish", {})] if self.naive.algorithm > 1 else []),
+                ("publish", {}),
             ]
         )
         return {
@@ -199,7 +193,7 @@ class Script:
             ]
             entry["remoteDestinations"] = [{"hash": HASHES[0], "fetchTimeMs": 4}]
             entry["remoteMeta"] = {"hash": HASHES[1], "connectTest": {"ms": 1, "ok": True}}
-        if self.naive.algorithm > 1 and chance.random() < 0.3:
+        if chance.random() < 0.3:
             node["tests"] = [[one, chance.choice([-1, 0, 5])] for one in chance.choice([(), (1,), (2, 3, 9)])]
         if chance.random() < 0.05:
             self.quality[member] = chance.randrange(101)
@@ -231,14 +225,6 @@ class Script:
 @given(st.randoms(use_true_random=False), st.integers(1, 25))
 def test_fold_and_naive_fold_have_the_same_bytes(chance: random.Random, length: int) -> None:
     Script(chance, length).run()
-
-
-@settings(max_examples=60)
-@given(st.randoms(use_true_random=False), st.integers(1, 25))
-def test_log_of_version_1_has_the_same_states_under_version_2_from_any_snapshot_on(
-    chance: random.Random, length: int
-) -> None:
-    Script(chance, length, algorithm=1).run()
 
 
 @pytest.mark.slow

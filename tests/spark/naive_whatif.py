@@ -117,7 +117,7 @@ def figures(log: Sequence[Step], pins: dict[str, Any], first_index: int = 1) -> 
             until_ms = after[0][1].date if after else end_ms
         if mode == "off" or (needs_key and said.publishing is None) or until_ms - said.date > 2 * interval_ms:
             return None
-        parts, weights = score_parts(said.entry, 2), DEFAULTS["weights"]
+        parts, weights = score_parts(said.entry), DEFAULTS["weights"]
         return (
             sum(weights[part] * (500_000 if parts[part] is None else parts[part]) for part in weights) // 100
         )

@@ -245,7 +245,7 @@ MUTANTS = (
         "log_reader::entry_damaged_is_damage",
     ),
     Mutant(
-        "counts Configurations too where 0.1 counted nothing",
+        "counts Configurations as Application entries",
         "storage.log_index",
         [("return upto - after - self._configurations(after, upto)", "return upto - after")],
         "log_index::application_entries_are_counted_and_found_as_one_by_one",
@@ -267,18 +267,6 @@ MUTANTS = (
         "storage.snapshots",
         [(", self.configuration, self.application_entries)", ", self.configuration)")],
         "snapshot_transfer::pieces_of_any_size_become_the_snapshot",
-    ),
-    Mutant(
-        "takes the log of a conversion though 0.1 went on with its own",
-        "storage.log_store",
-        [("!= (*old[:3], last):", "== ():")],
-        "sqlite_damage::store_that_0_1_went_on_with_after_a_conversion_is_refused",
-    ),
-    Mutant(
-        "deletes the store of 0.1 without syncing that",
-        "storage.log_store",
-        [("                    fsync_path(directory)  # first", "                    pass  # first")],
-        "sqlite_damage::old_file_is_gone_from_the_disk_before_its_wal_and_before_the_log_is_written_to",
     ),
 )
 

@@ -16,7 +16,16 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
-from garlicfarm.storage import SNAPSHOTS, Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
+from garlicfarm.storage import (
+    SNAPSHOTS,
+    Genesis,
+    LogStore,
+    Snapshot,
+    Writer,
+    create_store,
+    read_genesis,
+    write_snapshot,
+)
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 
 Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
@@ -62,11 +71,16 @@ def test_create_over_a_store_refuses_and_changes_nothing(directory: Path, genesi
     assert segment.read_bytes() == before
 
 
-def test_create_beside_a_left_over_wal_refuses(tmp_path: Path, genesis: Genesis) -> None:
-    (tmp_path / "log.db-wal").write_bytes(b"what a lost store left")
-    with pytest.raises(StorageError, match="never overwritten"):
-        create_store(tmp_path, genesis)
-    assert [path.name for path in tmp_path.iterdir()] == ["log.db-wal"]
+def test_store_of_0_1_is_refused_and_not_changed(tmp_path: Path, genesis: Genesis) -> None:
+    (tmp_path / "log.db").write_bytes(b"SQLite format 3")
+    for use in (
+        lambda: create_store(tmp_path, genesis),
+        lambda: LogStore.open(tmp_path, farm="farm"),
+        lambda: read_genesis(tmp_path),
+    ):
+        with pytest.raises(StorageVersion, match=r"holds log\.db, .* use the program that wrote it"):
+            use()
+    assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
 
 
 def test_create_after_an_interrupted_one_starts_again(tmp_path: Path, genesis: Genesis) -> None:
@@ -166,7 +180,7 @@ def test_size_is_told_though_a_file_is_deleted_meanwhile(
             assert store.size_bytes() == size
 
 
-async def test_snapshot_of_0_1_is_counted_where_the_log_reaches_back_to_its_beginning(
+async def test_snapshot_without_a_count_is_counted_where_the_log_reaches_back_to_its_beginning(
     directory: Path, write: Write, entry: Make, genesis: Genesis
 ) -> None:
     change = encode_configuration(Configuration(2, 0, (ClusterServer(1, "ssl://b:27150"),)))

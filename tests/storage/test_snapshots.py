@@ -67,7 +67,7 @@ def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
     assert (directory / "12-3.snap").stat().st_mode & 0o777 == 0o600
 
 
-def test_snapshot_of_0_1_has_no_count(tmp_path: Path) -> None:
+def test_snapshot_need_not_count_its_entries(tmp_path: Path) -> None:
     write_snapshot(tmp_path, snapshot(12, 3))
     path = tmp_path / "12-3.snap"
     data = path.read_bytes()

@@ -28,7 +28,6 @@ from garlicfarm.storage import (
 from garlicfarm.storage.appender import Appender
 from garlicfarm.storage.segments import read_log, segment_name
 from garlicfarm.storage.snapshots import read_snapshot
-from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire import ValueType
 from tests.storage.conftest import GENESIS
 
@@ -165,18 +164,6 @@ def test_header_with_a_negative_number_and_a_right_checksum_is_damage(directory:
     (directory / "log" / "synced").unlink()
     with pytest.raises(StorageDamaged):
         LogStore.open(directory, farm="farm")
-
-
-def test_wal_with_an_odd_page_size_and_a_right_checksum_is_damage(tmp_path: Path) -> None:
-    head = struct.pack(">IIIIII", 0x377F_0682, 3_007_000, 3, 0, 1, 2)
-    a = b = 0
-    words = struct.unpack("<6I", head)
-    for x, y in zip(words[::2], words[1::2], strict=True):
-        a = (a + x + b) & 0xFFFF_FFFF
-        b = (b + y + a) & 0xFFFF_FFFF
-    (tmp_path / "log.db-wal").write_bytes(head + struct.pack(">II", a, b) + bytes(24 + 3))
-    with pytest.raises(Exception, match="header is damaged"):
-        check_wal(tmp_path / "log.db")
 
 
 def test_snapshot_that_ends_in_its_header_is_damage_for_who_sends_it(directory: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -13,17 +13,14 @@ import trio
 
 from garlicfarm.cli import run as run_command
 from garlicfarm.cli.exits import Exit
-from garlicfarm.config import load
-from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
+from garlicfarm.errors import Compacted, LocalProtocolError
 from garlicfarm.feed.contract import Feed, FeedSource
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.node import retention as retention_module
-from garlicfarm.node import serve
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.wire.messages import ClusterServer
 from tests.node.support.cluster import Cluster, cluster
-from tests.node.support.stored_by_0_1 import edited, unpacked
 
 LENGTH = 40
 KEEP = {"snapshot_every_entries": 20, "keep_entries": LENGTH, "keep_bytes": 1024}
@@ -176,30 +173,3 @@ def test_feed_of_epochs_that_retention_does_not_keep_is_refused(
         )
     config.write_text(config.read_text().replace("keep_entries = 39", "keep_entries = 40"))
     assert run_command(["config", "check", "--config", str(config)]) == Exit.OK
-
-
-async def test_feed_of_epochs_of_an_old_farm_is_refused_where_its_log_was_shortened(tmp_path: Path) -> None:
-    node = edited(unpacked(tmp_path), 0)
-    file = node / "garlicfarm.toml"
-    text = file.read_text()
-    assert "keep_entries = 4\n" in text
-    feed = '\n[[farm.feed]]\nplugin = "serving"\n'
-    file.write_text(text.replace("keep_entries = 4\n", f"keep_entries = 100000\n{feed}") + feed)
-    async with trio.open_nursery() as nursery:
-        running = await nursery.start(serve, load(file, {}))
-
-        def row(farm: str) -> Any:
-            return running.farms[farm].status()["feeds"][0]
-
-        await until(lambda: row("vault")["state"] == "running" and row("farm")["problem"])
-        assert row("farm")["problem"] == (
-            "the entries of this farm cannot be numbered here: its log begins with a snapshot of version 0.1 "
-            "or of a JRaft server, which do not count them"
-        )
-        source = Serving.sources[1]
-        assert source.farm == "vault"
-        await until(lambda: numbers(source))
-        assert [*numbers(source)] == [0]
-        with pytest.raises(FeedError, match="cannot be numbered here"):
-            running._farms["farm"]._feeds[0]._source.count_entries(40)
-        nursery.cancel_scope.cancel()
