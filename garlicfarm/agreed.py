@@ -1,12 +1,12 @@
-"""What every member of a farm computes with, so that a store and a join token name it."""
+"""Numbers that all members of a farm share; stores and join tokens record them."""
 
 from __future__ import annotations
 
 __all__ = ["ALGORITHM_VERSION", "EPOCH_LENGTH", "unknown_algorithm"]
 
 ALGORITHM_VERSION = 2
-"""That of the common algorithm: of the validity rule, the score and the fold together. Stores, snapshots and
-join tokens name it."""
+"""The version of the common algorithm: the validity rule, the score and the fold together. Snapshots record it,
+too."""
 
 EPOCH_LENGTH = 100_000
 """How many Application entries make an epoch (D23), unless a farm is made with another length."""
