@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["ALGORITHM_VERSION", "EPOCH_LENGTH", "unknown_algorithm"]
 
 ALGORITHM_VERSION = 2
-"""The version of the common algorithm: the validity rule, the score and the fold together. Snapshots record it,
-too."""
+"""The version of the common algorithm: the validity rule, the score and the fold together. Snapshots record
+it, too."""
 
 EPOCH_LENGTH = 100_000
 """How many Application entries make an epoch (D23), unless a farm is made with another length."""
