@@ -36,7 +36,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "last_contact_s": 0.2555,
         "rtt_s": 0.0123,
         "transport": "ssl",
-        "version": "0.1.0",
+        "version": "0.2.0",
         "age_s": 0.3,
         "error": None,
     }

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from garlicfarm import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,3 +81,9 @@ def test_wheel_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert f"\nRequires-Python: {project['requires-python']}\n" in text
     required = set(re.findall(r"^Requires-Dist: ([a-z0-9-]+)(?:\[[a-z]+\])?[^;\n]*$", text, re.MULTILINE))
     assert required == {re.match(r"[a-z0-9-]+", each)[0] for each in project["dependencies"]}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/three-machines.md"])
+def test_page_installs_the_wheel_of_this_version(page: str) -> None:
+    wheels = set(re.findall(r"garlicfarm-([\d.]+)-py3", (ROOT / page).read_text(encoding="utf-8")))
+    assert wheels == {__version__}
