@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.bench_farm import report
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.posting import WEEK_MS, WORST, Posting, changes_in, noisy
 from tests.publishing.scripted_log import configuration
 
@@ -35,7 +35,7 @@ def entries(members: int, destinations: int, rounds: int) -> Sequence[bytes]:
 
 def fold_us(members: int, log: Sequence[bytes]) -> Iterator[float]:
     """The CPU time of each entry, in µs."""
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(*range(1, members + 1)))
     for index, entry in enumerate(log, 1):
         begun = time.thread_time_ns()

@@ -32,7 +32,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
-from garlicfarm.node.requests import IncomingRequests
+from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request

@@ -53,7 +53,7 @@ from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
 SANDBOX = ("unshare", "--map-root-user", "--net")
@@ -160,7 +160,7 @@ async def publish(directory: Path, table: Mapping[str, object]) -> None:
             try:
                 await publisher.standby()
                 now_ms = time.time_ns() // 1_000_000
-                order = Publication(due_index=1, published_ms=now_ms, expires_ms=now_ms + 86_400_000)
+                order = PublishOrder(due_index=1, published_ms=now_ms, expires_ms=now_ms + 86_400_000)
                 await publisher.publish(order)
                 break
             except PublisherError as error:

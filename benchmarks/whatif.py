@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.bench_farm import report
 from benchmarks.fold import entries
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import MARGIN
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
@@ -48,7 +48,7 @@ def main() -> int:
     settings = settings_of([parse_grid(text) for text in GRIDS])
 
     def fold() -> None:
-        farm = PublisherApplication("farm")
+        farm = PublisherFold("farm")
         farm.configure(1, members)
         for index, entry in enumerate(log, 2):
             farm.apply(index, 1, entry)

@@ -9,7 +9,7 @@ import trio
 
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError, PublisherError
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
 
 class FilePublisherConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class FilePublisher(Publisher):
     def __init__(self, config: Any, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
         self._path = base_dir / config.path
-        self._order: Publication | None = None  # the one that is published
+        self._order: PublishOrder | None = None  # the one that is published
         self._since_ms: int | None = None
         if not self._path.parent.is_dir():
             raise ConfigError([f"publisher file: path: {self._path.parent} is not a directory"])
@@ -32,7 +32,7 @@ class FilePublisher(Publisher):
     async def standby(self) -> None:
         await self._remove()  # an earlier process may have left it
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         lease_set = order.lease_set
         if lease_set is None:
             raise PublisherError(

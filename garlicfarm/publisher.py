@@ -21,7 +21,7 @@ from garlicfarm.publishing.documents import U63, DestinationStatus
 __all__ = [
     "KeyReport",
     "MasterSession",
-    "Publication",
+    "PublishOrder",
     "Published",
     "Publisher",
     "PublisherSite",
@@ -57,7 +57,7 @@ class PublisherSite(msgspec.Struct, frozen=True, kw_only=True):
     master: MasterSession | None = None
 
 
-class Publication(msgspec.Struct, frozen=True, kw_only=True):
+class PublishOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order to publish.
 
     ``due_index``: the index of the log from which this member is due to start: it rises with each change of
@@ -155,7 +155,7 @@ class Publisher(ABC):
         stays open. Called after each `retire`, and when `status` says that it is not ready."""
 
     @abstractmethod
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         """Publish, or publish anew. Returns when a router has taken it. Calls with equal ``due_index`` and
         ``published_ms`` are one order. Cancelled, it may or may not be published: `retire` follows."""
 

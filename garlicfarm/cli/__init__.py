@@ -33,7 +33,7 @@ COMMANDS = {
         "keys": "garlicfarm.cli.keys:keys",
     },
     "Operate": {
-        "status": "garlicfarm.cli.remote:status",
+        "status": "garlicfarm.cli.status:status",
         "health": "garlicfarm.cli.health:health",
         "wait": "garlicfarm.cli.wait:wait",
         "member": "garlicfarm.cli.member:member",

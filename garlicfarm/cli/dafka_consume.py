@@ -105,7 +105,7 @@ async def _main(
 ) -> None:
     import trio
 
-    from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.node_access import deadline
     from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals, stopped_by_signals
 

@@ -66,7 +66,7 @@ def produce(options: Options, topic: str, acks: int, identity: Path | None, mesh
 async def _main(config: Any, topic: str, acks: int, identity: Path | None, options: Options) -> int:
     import trio
 
-    from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.node_access import deadline
     from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import stopped_by_signals
 

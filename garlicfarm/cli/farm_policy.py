@@ -14,8 +14,8 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
+from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.remote import ask
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:

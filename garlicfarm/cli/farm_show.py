@@ -11,8 +11,8 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.dates import date_text
+from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import ask
 from garlicfarm.cli.say import put
 from garlicfarm.printable import printable
 

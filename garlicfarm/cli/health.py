@@ -11,8 +11,8 @@ import click
 from garlicfarm.admin.health import feed_problems, judge
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_json, shared_options
-from garlicfarm.cli.remote import ask
 from garlicfarm.cli.say import put
 from garlicfarm.cli.status_table import key_problems, spare_text
 from garlicfarm.printable import printable

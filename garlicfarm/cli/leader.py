@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import ONLY_THE_LEADER, ask
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:

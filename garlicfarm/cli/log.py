@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.remote import ask
 from garlicfarm.cli.say import put
 
 if TYPE_CHECKING:

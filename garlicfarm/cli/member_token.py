@@ -11,8 +11,8 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
+from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import ask
 from garlicfarm.cli.say import put, say
 
 if TYPE_CHECKING:

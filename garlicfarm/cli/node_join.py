@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.node_access import deadline
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import deadline
 from garlicfarm.cli.say import say
 from garlicfarm.regular_files import read_text
 

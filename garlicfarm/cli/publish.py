@@ -9,8 +9,8 @@ import click
 
 from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.dates import date_text
+from garlicfarm.cli.node_access import ask, deadline
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.remote import ask, deadline
 from garlicfarm.cli.say import put
 from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher

@@ -13,10 +13,10 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import format_ms
+from garlicfarm.cli.node_access import deadline, find_node
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.rank_options import Address, Farms, Sink, Trigger, conf_option, master_option
 from garlicfarm.cli.rank_screen import viewer
-from garlicfarm.cli.remote import deadline, find_node
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 

@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.node_access import deadline
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.rank import nodes_of, only_farm, plugin
 from garlicfarm.cli.rank_options import conf_option, master_option
-from garlicfarm.cli.remote import deadline
 from garlicfarm.cli.say import put, say
 
 __all__ = ["whatif"]

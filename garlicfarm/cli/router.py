@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import deadline
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.remote import deadline
 
 if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection

@@ -10,8 +10,8 @@ import click
 
 from garlicfarm.admin.health import judge
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.node_access import farm_name, find_node
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import farm_name, find_node
 from garlicfarm.cli.status_table import headline
 
 __all__ = ["wait"]

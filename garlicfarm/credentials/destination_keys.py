@@ -24,7 +24,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.encoding import b32_address, decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key
-from garlicfarm.i2p.offline import OfflineSignature
+from garlicfarm.i2p.offline_signature import OfflineSignature
 from garlicfarm.i2p.session_options import PURPOSES, Purpose
 
 __all__ = ["create_keys", "read_keys", "write_bundle"]

@@ -24,7 +24,7 @@ from hashlib import sha256
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
-from garlicfarm.i2p.offline import OFFLINE_BYTES, OfflineSignature, sign_offline, signer
+from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, sign_offline, signer
 from garlicfarm.i2p.session_configuration import (
     encode_session_configuration,
     verify_session_configuration,

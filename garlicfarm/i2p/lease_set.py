@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
-from garlicfarm.i2p.offline import OFFLINE_BYTES, OfflineSignature, signer
+from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, signer
 
 __all__ = [
     "MAX_LEASES",

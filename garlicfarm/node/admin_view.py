@@ -11,7 +11,7 @@ import trio
 from garlicfarm.application import AdminEndpoint, Origin
 from garlicfarm.errors import ConfigError, EntryRefused, ProposalDropped
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.entries import CommittedEntries
+from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.proposals import origin_now

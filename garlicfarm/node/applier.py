@@ -13,7 +13,7 @@ import trio
 
 from garlicfarm.application import Application
 from garlicfarm.logs import EventLogger
-from garlicfarm.node.core import SLICE_S, Core
+from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.store import Store
 from garlicfarm.raft import Entry, SnapshotMeta
@@ -28,7 +28,12 @@ class Applier:
     """Applies the entries of one farm, and takes and restores snapshots of its application."""
 
     def __init__(
-        self, core: Core, membership: Membership, application: Application, store: Store, log: EventLogger
+        self,
+        core: CoreInbox,
+        membership: Membership,
+        application: Application,
+        store: Store,
+        log: EventLogger,
     ) -> None:
         self._core = core
         self._membership = membership

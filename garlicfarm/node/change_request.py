@@ -6,7 +6,7 @@ Source: docs/reference/protocol.md, "What JRaft's bytes settle".
 from __future__ import annotations
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
@@ -16,7 +16,7 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 __all__ = ["request_change"]
 
 
-async def request_change(core: Core, peers: Peers, leader: int, change: ConfChange) -> int | None:
+async def request_change(core: CoreInbox, peers: Peers, leader: int, change: ConfChange) -> int | None:
     """Ask ``leader`` to add or remove a server; the term in which it began the change, None if another
     member may lead.
 

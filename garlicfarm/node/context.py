@@ -11,7 +11,7 @@ from garlicfarm.config import FarmSection
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.handshake import Established
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
@@ -51,7 +51,7 @@ class ReplicaContext:
         self,
         section: FarmSection,
         host: ReplicaHost,
-        core: Core,
+        core: CoreInbox,
         peers: Peers,
         proposals: Proposals,
         membership: Membership,

@@ -14,7 +14,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.faults import place_of
+from garlicfarm.node.error_place import place_of
 from garlicfarm.node.transports import Transports
 from garlicfarm.transport import Endpoint, Peer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.store import Store
 from garlicfarm.raft import SnapshotMeta
 
@@ -31,7 +31,7 @@ def _index(meta: SnapshotMeta) -> int:
 class Epochs:
     """``length``: how many entries make an epoch."""
 
-    def __init__(self, core: Core, store: Store, types: TypesReader) -> None:
+    def __init__(self, core: CoreInbox, store: Store, types: TypesReader) -> None:
         self.length = store.genesis.epoch_length
         self._core = core
         self._store = store

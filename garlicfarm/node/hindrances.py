@@ -8,7 +8,7 @@ import trio
 
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.wire.messages import Response
 
 __all__ = ["Hindrances"]
@@ -21,7 +21,7 @@ REFUSALS = 2
 class Hindrances:
     """The leader sees those of all members, each other node its own."""
 
-    def __init__(self, core: Core, metrics: FarmMetrics, log: EventLogger) -> None:
+    def __init__(self, core: CoreInbox, metrics: FarmMetrics, log: EventLogger) -> None:
         self._core = core
         self._metrics = metrics
         self._log = log

@@ -18,8 +18,8 @@ from garlicfarm.feed.pages import PageReader
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.link import Backoff
-from garlicfarm.node.core import Core
-from garlicfarm.node.entries import CommittedEntries
+from garlicfarm.node.committed_entries import CommittedEntries
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.store import Store
 from garlicfarm.plugins import make_feed
@@ -46,7 +46,7 @@ class NodeFeedSource(CommittedEntries):
     """Implements `garlicfarm.feed.contract.FeedSource`. ``read_index``: the last index that the feed
     reported, 0 if none. ``problem``: its newest, "" for none."""
 
-    def __init__(self, core: Core, store: Store, pages: PageReader, epochs: Epochs) -> None:
+    def __init__(self, core: CoreInbox, store: Store, pages: PageReader, epochs: Epochs) -> None:
         super().__init__(core, store, pages)
         self.farm_id = store.genesis.farm_id
         self.epochs = epochs

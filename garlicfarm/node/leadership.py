@@ -7,13 +7,13 @@ import math
 import trio
 
 from garlicfarm.errors import NoQuorum, ProposalDropped
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.refusals import Refusal
 
 __all__ = ["step_down"]
 
 
-async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
+async def step_down(core: CoreInbox, to: int = 0, deadline: float = math.inf) -> int:
     """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
     ``deadline``: on Trio's clock.
 

@@ -22,7 +22,7 @@ from garlicfarm.net.handshake import (
     without_handshake,
 )
 from garlicfarm.net.link import CONNECTION_ERRORS, close
-from garlicfarm.node.faults import place_of
+from garlicfarm.node.error_place import place_of
 from garlicfarm.node.hosted_farm import HostedFarm
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.node.transports import Transports

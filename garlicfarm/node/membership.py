@@ -29,7 +29,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import CONNECTION_ERRORS, Backoff, RpcClient, close
 from garlicfarm.node.change_request import request_change
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import Proposal, Proposals
@@ -58,7 +58,7 @@ class Membership:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreInbox,
         peers: Peers,
         proposals: Proposals,
         dial: Callable[[int, str], Awaitable[Established]],

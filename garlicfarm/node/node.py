@@ -27,7 +27,7 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.names import did_you_mean
 from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
-from garlicfarm.node.publisher import PublisherService
+from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.node.transports import Transports
 from garlicfarm.storage import DataDirectory, forget_leave_order
 from garlicfarm.transport import Endpoint, network_of
@@ -41,7 +41,7 @@ __all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]
 ApplicationFactory = Callable[[str], Application]
 
 APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
-    {"publisher": PublisherService, "log": lambda farm: LogApplication()}
+    {"publisher": PublisherApplication, "log": lambda farm: LogApplication()}
 )
 """The built-in applications: name in the configuration → factory, given the farm's name. A farm has one,
 chosen when it is created (D14)."""

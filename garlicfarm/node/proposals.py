@@ -21,8 +21,8 @@ from garlicfarm.errors import (
     TransportError,
 )
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.node.core import Core
-from garlicfarm.node.disk import Disk
+from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.peers import Peers
 from garlicfarm.raft import LogPosition, Storage
 from garlicfarm.refusals import Refusal
@@ -59,9 +59,9 @@ class Proposals:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreInbox,
         peers: Peers,
-        disk: Disk,
+        disk: DiskWatch,
         store: Storage,
         application: Application,
         metrics: FarmMetrics,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from garlicfarm.errors import NoQuorum, ProposalDropped
-from garlicfarm.node.core import Core
-from garlicfarm.node.disk import Disk
+from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.refusals import Refusal
 
 __all__ = ["ReadIndexRequests"]
@@ -27,7 +27,7 @@ class _ReadIndexRequest:
 class ReadIndexRequests:
     """Reads that wait for the core, which leads or asks its leader (D5: with the extension for reads)."""
 
-    def __init__(self, core: Core, disk: Disk) -> None:
+    def __init__(self, core: CoreInbox, disk: DiskWatch) -> None:
         self._core = core
         self._disk = disk
         self._asked: dict[int, _ReadIndexRequest] = {}  # cancelled ones too: the core holds them

@@ -15,7 +15,7 @@ from garlicfarm.errors import (
     Removed,
 )
 from garlicfarm.logs import EventLogger
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.refusals import Refusal
 
@@ -27,7 +27,7 @@ class Removal:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreInbox,
         peers: Peers,
         note_leave_order: Callable[[int | None], None] | None,
         log: EventLogger,

@@ -15,15 +15,15 @@ from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, RemoteProtoc
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.applier import Applier
 from garlicfarm.node.context import ReplicaContext, ReplicaHost
-from garlicfarm.node.core import Core
-from garlicfarm.node.disk import Disk
+from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.hindrances import Hindrances
+from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
-from garlicfarm.node.requests import IncomingRequests
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta
@@ -52,8 +52,8 @@ class Replica:
         self.application = application
         self.metrics = metrics
         self.log = log
-        self.core = core = Core(section, host.node_id, store)
-        self.disk = Disk(raft.disk_timeout_s, self._on_disk_change)
+        self.core = core = CoreInbox(section, host.node_id, store)
+        self.disk = DiskWatch(raft.disk_timeout_s, self._on_disk_change)
         timings = PeerTimings(
             rpc_timeout_s=raft.rpc_timeout_s,
             call_timeout_s=core.answer_timeout_s,

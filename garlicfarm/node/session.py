@@ -104,7 +104,7 @@ class Principal:
 
 
 class RequestReceiver(Protocol):
-    """Receives the requests of a session (`garlicfarm.node.requests.IncomingRequests`).
+    """Receives the requests of a session (`garlicfarm.node.incoming_requests.IncomingRequests`).
 
     ``limits``: of a member's messages; ``client_limits``: of all others'.
     """

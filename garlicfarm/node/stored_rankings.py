@@ -19,7 +19,7 @@ import trio
 
 from garlicfarm.errors import LocalProtocolError, RankingNotStored
 from garlicfarm.logs import EventLogger
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.storage import RankingStore
 
 __all__ = ["REMEMBERED", "WATCHED_S", "StoredRankings"]
@@ -71,7 +71,7 @@ class StoredRankings:
     """
 
     def __init__(
-        self, store: RankingStore, ranking: Callable[[], dict[str, Any]], core: Core, log: EventLogger
+        self, store: RankingStore, ranking: Callable[[], dict[str, Any]], core: CoreInbox, log: EventLogger
     ) -> None:
         self._store = store
         self._ranking = ranking

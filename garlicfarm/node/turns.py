@@ -1,6 +1,6 @@
 """The turns of a core. One turn takes all input, ticks the core, and carries out its `Ready`.
 
-Long work is spread over turns: entries are checked (`garlicfarm.node.requests`) and applied
+Long work is spread over turns: entries are checked (`garlicfarm.node.incoming_requests`) and applied
 (`garlicfarm.node.applier`) a slice at a time, and sending to members far behind gets only a share of the
 time.
 """
@@ -13,8 +13,8 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.node.applier import Applier
-from garlicfarm.node.core import Core
-from garlicfarm.node.requests import IncomingRequests
+from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.raft import Ready
 
 __all__ = ["Turns"]
@@ -33,7 +33,7 @@ class Turns:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreInbox,
         requests: IncomingRequests,
         applier: Applier,
         carry_out: Callable[[Ready], None],

@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 
 
 class Fold(Protocol):
-    """The rules of `garlicfarm.publishing.application` that this needs, applied to one state."""
+    """The rules of `garlicfarm.publishing.fold` that this needs, applied to one state."""
 
     @property
     def members(self) -> tuple[int, ...]: ...

@@ -52,7 +52,7 @@ BECAUSE: Mapping[str, str] = {
 
 
 class Fold(publication.Fold, Protocol):
-    """The rules of `garlicfarm.publishing.application` that a ranking explains, applied to one state."""
+    """The rules of `garlicfarm.publishing.fold` that a ranking explains, applied to one state."""
 
     def mode(self, member: int) -> PublishConfig: ...
     def eligible(self) -> list[int]: ...

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import Observation, Status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
 from garlicfarm.wire.messages import Configuration
 
@@ -59,26 +59,26 @@ class Replay:
         that one itself."""
         self.roles = RoleLog()
         self._history = history or self.roles
-        self._farm = PublisherApplication(farm, pinned, self._publishing)
+        self._farm = PublisherFold(farm, pinned, self._publishing)
 
     @property
-    def farm(self) -> PublisherApplication:
+    def farm(self) -> PublisherFold:
         """The fold, for its queries."""
         return self._farm
 
     def restore(self, index: int, snapshot: bytes) -> None:
         """Begin with a state of the farm at ``index``, instead of nothing. Raises as
-        `PublisherApplication.restore`."""
+        `PublisherFold.restore`."""
         self._farm.restore(snapshot)
         self._note(index)
 
     def configure(self, index: int, members: Configuration) -> None:
-        """As `PublisherApplication.configure`."""
+        """As `PublisherFold.configure`."""
         self._farm.configure(index, members)
         self._note(index)
 
     def fold(self, index: int, observation: Observation) -> None:
-        """As `PublisherApplication.fold`."""
+        """As `PublisherFold.fold`."""
         self._farm.fold(index, observation)
         self._note(index)
 

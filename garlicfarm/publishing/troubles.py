@@ -27,7 +27,7 @@ _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 class Fold(Protocol):
-    """The rules of `garlicfarm.publishing.application` that this needs."""
+    """The rules of `garlicfarm.publishing.fold` that this needs."""
 
     @property
     def holders(self) -> tuple[int, ...]: ...

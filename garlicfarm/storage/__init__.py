@@ -14,11 +14,11 @@
 * `read_committed`: all of a log that no node runs on, and the state that it continues.
 """
 
+from garlicfarm.storage.committed_log import CommittedLog, read_committed
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.leave_order import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
-from garlicfarm.storage.offline import CommittedLog, read_committed
 from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot

@@ -30,12 +30,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
-from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherStatus
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherStatus, PublishOrder
 
 __all__ = ["PublisherSuite"]
 
 T = TypeVar("T")
-Order = Callable[[int, int], Publication]
+Order = Callable[[int, int], PublishOrder]
 
 ANSWER_TIMEOUT_S = 120.0
 """A guard against hanging: a real router may take a minute to publish."""
@@ -65,7 +65,7 @@ class PublisherSuite:
     @pytest.fixture
     def order(self) -> Order:
         """Makes an order from ``due_index`` and ``published_ms``; this one has no Meta LeaseSet."""
-        return lambda due_index, published_ms: Publication(
+        return lambda due_index, published_ms: PublishOrder(
             due_index=due_index, published_ms=published_ms, expires_ms=published_ms + LIFETIME_MS
         )
 
@@ -292,7 +292,7 @@ async def _done(method: Callable[..., Awaitable[T]], *arguments: object) -> T:
         return await method(*arguments)
 
 
-async def _get_ready_and_publish(publisher: Publisher, order: Publication) -> None:
+async def _get_ready_and_publish(publisher: Publisher, order: PublishOrder) -> None:
     await _done(publisher.standby)
     await _done(publisher.publish, order)
 

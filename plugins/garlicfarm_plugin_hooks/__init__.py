@@ -20,7 +20,7 @@ import trio
 
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import ConfigError, PublisherError
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm_plugin_hooks.process_group import ProcessGroups, kill_marked
 
 __all__ = ["HooksConfig", "HooksPublisher"]
@@ -86,7 +86,7 @@ class HooksPublisher(Publisher):
 
     def _forget(self) -> None:
         self._is_clean = False  # whether a command has confirmed that nothing is published
-        self._order: Publication | None = None  # the last one that was published
+        self._order: PublishOrder | None = None  # the last one that was published
         self._since_ms: int | None = None
 
     async def standby(self) -> None:
@@ -95,7 +95,7 @@ class HooksPublisher(Publisher):
                 await self._run("start" if self.config.on_start else "retire")
                 await self._clean()
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         async with self._turn:
             published = Published(published_ms=order.published_ms)
             if self._is_published(order):
@@ -136,7 +136,7 @@ class HooksPublisher(Publisher):
             problems=() if self._problem is None else (self._problem,),
         )
 
-    def _is_published(self, order: Publication) -> bool:
+    def _is_published(self, order: PublishOrder) -> bool:
         last = self._order
         return last is not None and (last.due_index, last.published_ms) == (
             order.due_index,
@@ -184,7 +184,7 @@ class HooksPublisher(Publisher):
         self._problem = ": ".join(filter(None, [what, " ".join(text.split())]))
         return PublisherError(self._problem)
 
-    def _keep(self, order: Publication) -> None:
+    def _keep(self, order: PublishOrder) -> None:
         if order.due_index > self._due_index:
             self._write(self._due_index_file, b"%d" % order.due_index)
             self._due_index = order.due_index

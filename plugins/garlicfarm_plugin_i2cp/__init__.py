@@ -10,11 +10,11 @@ from typing import Self
 
 from garlicfarm.publisher import (
     KeyReport,
-    Publication,
     Published,
     Publisher,
     PublisherSite,
     PublisherStatus,
+    PublishOrder,
 )
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.meta import MetaPublisher
@@ -53,7 +53,7 @@ class I2cpPublisher(Publisher):
     async def standby(self) -> None:
         await self._publisher.standby()
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         return await self._publisher.publish(order)
 
     async def retire(self, successor: bytes | None) -> None:

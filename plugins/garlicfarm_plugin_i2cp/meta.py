@@ -20,11 +20,11 @@ from garlicfarm.i2p.lease_set import verify_meta_lease_set
 from garlicfarm.i2p.session_options import session_options
 from garlicfarm.publisher import (
     MasterSession,
-    Publication,
     Published,
     Publisher,
     PublisherSite,
     PublisherStatus,
+    PublishOrder,
 )
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
@@ -79,7 +79,7 @@ class MetaPublisher(Publisher):
         await self._keeper.retire()
         await self._keeper.check()
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`.
 
         "A router has taken it": the router has a session with tunnels, since it has asked for a LeaseSet in

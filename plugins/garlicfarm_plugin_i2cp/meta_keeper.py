@@ -37,7 +37,7 @@ from garlicfarm.i2p.i2cp import (
     SetDate,
     encode_create_lease_set2,
 )
-from garlicfarm.publisher import Publication, PublisherStatus
+from garlicfarm.publisher import PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import ANSWER_TIMEOUT_S, GET_DATE, Connection, open_connection
 from garlicfarm_plugin_i2cp.session import (
     PATIENCE_S,
@@ -63,7 +63,7 @@ class _Session:
     heartbeat: Heartbeat
     has_asked: bool = False
     is_waiting: bool = False
-    given: Publication | None = None
+    given: PublishOrder | None = None
     given_at: float = -math.inf
 
 
@@ -83,8 +83,8 @@ class MetaKeeper:
         self._connect = connect
         self._configuration = configuration
         self._now_ms = now_ms
-        self._order: Publication | None = None
-        self._taken: Publication | None = None  # in the session that is open
+        self._order: PublishOrder | None = None
+        self._taken: PublishOrder | None = None  # in the session that is open
         self._since_ms: int | None = None
         self._until_ms: int | None = None
         self._problem = ""
@@ -99,7 +99,7 @@ class MetaKeeper:
         async with open_connection(self._connect, self._router) as connection:
             await connection.greet(self._now_ms())
 
-    async def publish(self, order: Publication) -> None:
+    async def publish(self, order: PublishOrder) -> None:
         """Let ``order`` stand; returns when the router has taken it.
 
         Raises `PublisherError`: the next attempt fails, it takes more than 25 s, or the order expires. Unless
@@ -217,7 +217,7 @@ class MetaKeeper:
             elif trio.current_time() >= heartbeat.deadline_s:
                 raise connection.silence()
 
-    async def _give(self, connection: Connection, session: _Session, order: Publication) -> None:
+    async def _give(self, connection: Connection, session: _Session, order: PublishOrder) -> None:
         assert order.lease_set is not None
         session.is_waiting = False
         session.given, session.given_at = order, trio.current_time()
@@ -235,7 +235,7 @@ class MetaKeeper:
             case SessionStatus(status=status) if status != SESSION_UPDATED:
                 raise refusal(connection, status)
 
-    def _on_taken(self, order: Publication) -> None:
+    def _on_taken(self, order: PublishOrder) -> None:
         self._problem = ""
         self._taken = order
         self._until_ms = order.expires_ms
@@ -248,5 +248,5 @@ class MetaKeeper:
         self._changed = trio.Event()
 
 
-def _key(order: Publication) -> tuple[int, int]:
+def _key(order: PublishOrder) -> tuple[int, int]:
     return order.due_index, order.published_ms

@@ -28,14 +28,14 @@ from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
 from garlicfarm.publisher import (
     KeyReport,
-    Publication,
     Published,
     Publisher,
     PublisherSite,
     PublisherStatus,
+    PublishOrder,
 )
 from garlicfarm.router import DestinationStatus, Tunnels
-from garlicfarm.service import ServiceKeys, check_target, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
@@ -113,7 +113,7 @@ class ServicePublisher(Publisher):
         await self._keeper.standby()
         await check_target(self._target)
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. "A router has taken it": it has read the LeaseSet, and has answered
         afterwards. It reports nothing of the floodfills. The LeaseSet is published again at each interval of
         its plan, whether or not another order comes, and in the next session if this one ends: until

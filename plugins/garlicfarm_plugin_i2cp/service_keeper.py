@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
-from garlicfarm.publisher import Publication, Published
-from garlicfarm.service import ServiceKeys
+from garlicfarm.publisher import Published, PublishOrder
+from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import Connection, open_connection
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession
 from garlicfarm_plugin_i2cp.session import (
@@ -89,7 +89,7 @@ class ServiceKeeper:
         self._on_abandoned = on_abandoned
         self._on_room = on_room
         self._on_passed_on = on_passed_on
-        self._order: Publication | None = None
+        self._order: PublishOrder | None = None
         self._has_clients = False  # or may have
         self._failures = 0  # of all time
         self._renewal_end_s = -math.inf
@@ -109,7 +109,7 @@ class ServiceKeeper:
         self._keys.check_expiry(self._now_ms())
         await self._wait(lambda: self.is_ready)
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         """Let ``order`` stand; returns when the router has read a LeaseSet that was composed for it.
 
         Raises as `standby` does. The order stands then all the same, and when cancelled.
@@ -309,7 +309,7 @@ class ServiceKeeper:
         is_retiring = session.phase == "retired" and not session.is_retirement_read
         return self.session is session and is_retiring
 
-    def _published(self, order: Publication) -> Published | None:
+    def _published(self, order: PublishOrder) -> Published | None:
         return None if self.session is None else self.session.published(order)
 
     async def _wait(self, is_done: Callable[[], bool]) -> None:
@@ -351,5 +351,5 @@ class ServiceKeeper:
         self._changed = trio.Event()
 
 
-def _key(order: Publication) -> tuple[int, int]:
+def _key(order: PublishOrder) -> tuple[int, int]:
     return order.due_index, order.published_ms

@@ -47,8 +47,8 @@ from garlicfarm.i2p.i2cp import (
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
-from garlicfarm.publisher import Publication, Published
-from garlicfarm.service import ServiceKeys
+from garlicfarm.publisher import Published, PublishOrder
+from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
 from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
@@ -85,7 +85,7 @@ FAST = LeasePlan(50, 90, 30)
 class _Given(msgspec.Struct, frozen=True):
     """A LeaseSet of our own that the router was given. ``until_ms``: the end of its last lease."""
 
-    order: Publication
+    order: PublishOrder
     data: bytes
     published_s: int
     until_ms: int
@@ -136,7 +136,7 @@ class ServiceSession:
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
         self._messages = [encode_reconfigure_session(id_, self._standby)]
-        self._order: Publication | None = None
+        self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
         self._last = b""  # the newest LeaseSet that the router was given, whosever it is
@@ -195,7 +195,7 @@ class ServiceSession:
 
     # ------------------------------------------------------------------ what it is ordered to do
 
-    def publish(self, order: Publication, now_s: float) -> None:
+    def publish(self, order: PublishOrder, now_s: float) -> None:
         """Let ``order`` stand: `advance` publishes as soon as there are tunnels, and again at each interval.
         A newer order is carried out at once, but 20 s after the last publication at the earliest."""
         if order is self._order:
@@ -222,7 +222,7 @@ class ServiceSession:
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
         self.drained_s = now_s + left_s + DRAIN_S
 
-    def can_resume(self, order: Publication) -> bool:
+    def can_resume(self, order: PublishOrder) -> bool:
         """Whether this retired session may carry out ``order``: no other member was named since."""
         is_same = self._given is not None and self._given.order.due_index == order.due_index
         return is_same and not self._has_successor
@@ -247,7 +247,7 @@ class ServiceSession:
 
     # ------------------------------------------------------------------ what is known
 
-    def published(self, order: Publication) -> Published | None:
+    def published(self, order: PublishOrder) -> Published | None:
         """The newest LeaseSet that the router has read, if it was composed for ``order``."""
         taken = self._taken
         if taken is None or taken.order is not order:

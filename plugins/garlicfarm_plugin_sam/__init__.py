@@ -36,14 +36,14 @@ from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
 from garlicfarm.publisher import (
     KeyReport,
-    Publication,
     Published,
     Publisher,
     PublisherSite,
     PublisherStatus,
+    PublishOrder,
 )
 from garlicfarm.router import DestinationStatus, Tunnels
-from garlicfarm.service import ServiceKeys, check_target, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 
 __all__ = ["SamConfig", "SamPublisher"]
 
@@ -168,7 +168,7 @@ class SamPublisher(Publisher):
         assert self._nursery is not None, "not entered"
         self._nursery.start_soon(self._watch_standby, self._standing_by)
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
         republishes by itself. Cancelled, it keeps what it has begun, and continues when called again."""
         try:

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import PublisherError
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
 __all__ = ["SimulatedPublisher", "SimulatedPublisherConfig"]
 
@@ -27,7 +27,7 @@ class SimulatedPublisher(Publisher):
 
     def __init__(self, config: SimulatedPublisherConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
-        self.order: Publication | None = None
+        self.order: PublishOrder | None = None
         self.successor: bytes | None = None
         self.on_call: Callable[[str], Awaitable[None]] = _checkpoint
         self._since_ms: int | None = None
@@ -54,7 +54,7 @@ class SimulatedPublisher(Publisher):
         self._end()
         self._is_ready = True
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         await self.on_call("publish")
         self._check_router()
         if self.order is None:

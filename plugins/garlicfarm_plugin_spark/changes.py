@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Order
 from garlicfarm_plugin_spark.period import PERIODS_MS
 
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 _NAMES = ("publisher", "holders", "recency", "order", "policy")
 
 
-def key(farm: PublisherApplication, before: Key | None = None) -> Key:
+def key(farm: PublisherFold, before: Key | None = None) -> Key:
     """Of the state of ``farm`` now. ``before``: the key before the last entry, for speed."""
     orders: Mapping[str, Order] = farm.policy.orders
     # The fold changes the mapping in place. Most entries do not.

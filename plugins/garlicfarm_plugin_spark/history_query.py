@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.hide_traceback import hide_traceback, map_frames
 from garlicfarm_plugin_spark.history import INPUT, SCORE_SHARES, By, Course, Share
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold, Row, by_farm, of_farms, sorted_rows
-from garlicfarm_plugin_spark.sentences import map_frames, sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -119,7 +119,7 @@ def _of_files(
 def _of_log(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, period_ms: int
 ) -> Iterator[pandas.DataFrame]:
-    with sentences():
+    with hide_traceback():
         farm, entries = sorted_rows(frames)
         index, snapshot, said = state.get if state.exists else (0, b"", b"{}")
         fold, course = Fold(farm, index, snapshot), msgspec.json.decode(said, type=Course)

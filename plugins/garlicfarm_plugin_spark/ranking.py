@@ -1,6 +1,6 @@
 """The nodes' fold as a Structured Streaming query: rankings at the indexes where something changed.
 
-The fold is `garlicfarm.publishing.application.PublisherApplication` itself. Its snapshot is Spark's state for
+The fold is `garlicfarm.publishing.fold.PublisherFold` itself. Its snapshot is Spark's state for
 the farm, so it is in the checkpoint. Its index shows which entries a batch repeats after a crash.
 """
 
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from garlicfarm.errors import ConfigError, RemoteProtocolError
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
-from garlicfarm_plugin_spark.sentences import map_frames, sentences
+from garlicfarm_plugin_spark.hide_traceback import hide_traceback, map_frames
 
 if TYPE_CHECKING:
     import pandas
@@ -57,9 +57,9 @@ class Fold:
     """One farm's fold, starting from a snapshot at ``index`` (0: from nothing)."""
 
     def __init__(self, farm: str, index: int = 0, snapshot: bytes = b"") -> None:
-        """Raises `StorageVersion` or `StorageDamaged`, as `PublisherApplication.restore` does."""
+        """Raises `StorageVersion` or `StorageDamaged`, as `PublisherFold.restore` does."""
         self.index = index
-        self._farm = PublisherApplication(farm)
+        self._farm = PublisherFold(farm)
         if index:
             self._farm.restore(snapshot)
 
@@ -178,7 +178,7 @@ def fold_batch(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, kind: Rows
 ) -> Iterator[pandas.DataFrame]:
     """One farm's part of one batch of a stream."""
-    with sentences():
+    with hide_traceback():
         farm, rows = sorted_rows(frames)
         fold = Fold(farm, *(state.get if state.exists else ()))
         before = fold.index

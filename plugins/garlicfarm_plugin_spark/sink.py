@@ -34,7 +34,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
-from garlicfarm_plugin_spark.sentences import sentences
+from garlicfarm_plugin_spark.hide_traceback import hide_traceback
 
 if TYPE_CHECKING:
     import pyarrow
@@ -114,7 +114,7 @@ class RankingWriter(DataSourceStreamArrowWriter):
                     newest[farm_id] = Ranking(farms[row].as_py(), farm_id, index, bodies[row].as_py())
         return Newest(list(newest.values()))
 
-    @sentences()
+    @hide_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         import trio
 

@@ -43,9 +43,9 @@ from pyspark.sql.streaming.datasource import (
 from garlicfarm.errors import Compacted, ConfigError, FarmReplaced, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Origin, close_feeds, open_feed
+from garlicfarm_plugin_spark.hide_traceback import hide_traceback
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
-from garlicfarm_plugin_spark.sentences import sentences
 
 if TYPE_CHECKING:
     import pyarrow
@@ -105,7 +105,7 @@ class GarlicFarm(DataSource):
     def name(cls) -> str:
         return "garlicfarm"
 
-    @sentences()
+    @hide_traceback()
     def schema(self) -> str:
         """Raises `ConfigError` for wrong options: Spark calls this at ``load()``."""
         read_options(self.options)
@@ -118,17 +118,17 @@ class GarlicFarm(DataSource):
         except ConfigError as error:
             return RefusedReader(error)
 
-    @sentences()
+    @hide_traceback()
     def reader(self, schema: StructType) -> BatchReader:
         _check_schema(schema)
         options = read_options(self.options)
         return PushdownReader(options) if options.pushdown else BatchReader(options)
 
-    @sentences()
+    @hide_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise ConfigError(["format garlicfarm takes rankings of a stream only: write them with writeStream"])
 
-    @sentences()
+    @hide_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RankingWriter:
         from garlicfarm_plugin_spark.sink import RankingWriter
 
@@ -231,7 +231,7 @@ class _Reader:
     def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
         """Runs in a worker."""
         if isinstance(partition, Range):  # else it is Spark's own: a batch query has nothing to read
-            with sentences():
+            with hide_traceback():
                 yield from self._read(partition)
 
     def _read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
@@ -278,12 +278,12 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark does not store it: the real start of a farm's first batch is in the offset at its end.
         return encode_offset({})
 
-    @sentences()
+    @hide_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         heads = self._heads({}, strict=True)
         self._last = {farm: head.commit_index for farm, (_, head) in heads.items()}
 
-    @sentences()
+    @hide_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing new."""
         options = self._options
@@ -320,7 +320,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         end of the batch."""
         return encode_offset(self._newest) if self._newest else None
 
-    @sentences()
+    @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
         only = self._options.only_farm
         before = decode_offset(start, only)
@@ -380,19 +380,19 @@ class RefusedReader(DataSourceStreamReader):
     def __init__(self, error: ConfigError) -> None:
         self._error = error
 
-    @sentences()
+    @hide_traceback()
     def initialOffset(self) -> NoReturn:
         raise self._error
 
-    @sentences()
+    @hide_traceback()
     def getDefaultReadLimit(self) -> NoReturn:
         raise self._error
 
-    @sentences()
+    @hide_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
         raise self._error
 
-    @sentences()
+    @hide_traceback()
     def read(self, partition: object) -> NoReturn:
         raise self._error
 
@@ -404,7 +404,7 @@ class BatchReader(_Reader, DataSourceReader):
         super().__init__(options, stream=False)
         self._least, self._most = 1, MAX_INDEX  # the bounds that filters set
 
-    @sentences()
+    @hide_traceback()
     def partitions(self) -> list[Range]:
         options, losses = self._options, self._losses
         ranges = []

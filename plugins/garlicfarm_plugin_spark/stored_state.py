@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from garlicfarm.errors import ConfigError, StorageDamaged, StorageVersion
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 
 __all__ = ["StoredFold", "check_state", "is_readable", "stored_folds"]
 
@@ -91,7 +91,7 @@ def check_state(spark: Any, checkpoint: str) -> None:
     for fold in stored_folds(spark, checkpoint):
         try:
             farm = msgspec.json.decode(fold.snapshot)["farm"]
-            PublisherApplication(farm).restore(fold.snapshot)
+            PublisherFold(farm).restore(fold.snapshot)
         except StorageVersion as error:
             raise ConfigError(
                 [

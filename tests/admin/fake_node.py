@@ -22,7 +22,7 @@ from garlicfarm.feed.binary_format import HEAD_BYTES
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage import RankingStore
@@ -105,7 +105,7 @@ class FakeFarm:
             return {"index": self.commit_index, **self.ranking()}
 
         log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=self.farm)
-        self.rankings = StoredRankings(RankingStore(directory), own, cast(Core, self), log)
+        self.rankings = StoredRankings(RankingStore(directory), own, cast(CoreInbox, self), log)
 
     def compact(self, first_index: int) -> None:
         del self.log[: first_index - self.first_index]

@@ -25,7 +25,7 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.admin_view import FarmAdminView
-from garlicfarm.node.publisher import PublisherService
+from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.raft import Change, ConfChange, Entry
@@ -140,7 +140,7 @@ class Pages(PageReader):
         return self._farm.store.entries(after + 1, upto + 1, max_bytes)
 
 
-class Silent(PublisherService):
+class Silent(PublisherApplication):
     """Posts no statuses of its own."""
 
     async def run(self, context: ApplicationContext) -> None:

@@ -148,7 +148,7 @@ def test_what_every_command_prints_by_is_not_obeyed(capsys: Capture) -> None:
 
 def test_commands_print_by_no_other_way() -> None:
     """Beside it, each of these shows its own text through `printable`."""
-    others = {"dafka_consume", "rank_screen", "remote", "sign_of_life"}
+    others = {"dafka_consume", "rank_screen", "sign_of_life", "status"}
     found = set()
     for file in Path(cli.__file__).parent.glob("*.py"):
         calls = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))

@@ -30,14 +30,14 @@ PROFILES = ("--profile", "rank", "--profile", "dafka", "--profile", "i2p")
 # Members post their status every second; a publisher's silence is then noticed in seconds.
 FASTER = """
 from garlicfarm.cli.options import Options
-from garlicfarm.cli.remote import ask
+from garlicfarm.cli.node_access import ask
 ask(Options(), lambda client, farm: client.administer(farm, "interval", {"ms": 1000}))
 """
 # The rankings of some seconds, as the node has them: several batches of Spark end meanwhile.
 RANKINGS = """
 import json, trio
 from garlicfarm.cli.options import Options
-from garlicfarm.cli.remote import ask
+from garlicfarm.cli.node_access import ask
 async def watch(client, farm):
     with trio.move_on_after(10):
         while True:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from garlicfarm.errors import EntryRefused, StorageError
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import Note, Status, parse_entry
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import LogStore
 from garlicfarm.wire import decode_configuration
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FARM = "farm"
-StateMachine = LogApplication | PublisherApplication
+StateMachine = LogApplication | PublisherFold
 
 
 class Violation(Exception):
@@ -100,9 +100,9 @@ def fold(log: Log, application: StateMachine, up_to: int) -> Counter[str]:
         if entry.value_type is ValueType.CONFIGURATION:
             application.configure(entry.index, decode_configuration(entry.value))
             continue
-        skipped = sum(application.skipped.values()) if isinstance(application, PublisherApplication) else 0
+        skipped = sum(application.skipped.values()) if isinstance(application, PublisherFold) else 0
         application.apply(entry.index, entry.term, entry.value)
-        if isinstance(application, PublisherApplication) and sum(application.skipped.values()) > skipped:
+        if isinstance(application, PublisherFold) and sum(application.skipped.values()) > skipped:
             continue
         applied[_label(entry, application)] += 1
     for label, times in applied.items():

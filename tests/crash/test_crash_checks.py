@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.wire import ValueType, encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -77,7 +77,7 @@ def test_attempts_that_the_log_contradicts_are_told(told: Any, found: Any, sente
 
 
 def test_fold_of_a_note_that_came_twice_applies_it_once() -> None:
-    applied = fold(log(*(note("a", n) for n in (1, 1, 2, 1))), PublisherApplication("farm"), 5)
+    applied = fold(log(*(note("a", n) for n in (1, 1, 2, 1))), PublisherFold("farm"), 5)
     assert applied == {"a-1": 1, "a-2": 1}
 
 

@@ -33,9 +33,9 @@ from garlicfarm.errors import (
 )
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.setup.provision import LOCAL_USER
 from tests.crash.crash_checks import (
     Attempts,
@@ -232,7 +232,7 @@ class WatchedFarm:
         log = logs[min(logs)]
         application: StateMachine = LogApplication()
         if self.farm.application == "publisher":
-            application = PublisherApplication("farm")
+            application = PublisherFold("farm")
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)
         check_logs(logs, states, application, index)
@@ -253,6 +253,6 @@ class WatchedFarm:
             "term": log.hard_state.term,
             "s at most without a commit": round(longest, 2),
         }
-        if isinstance(application, PublisherApplication):
+        if isinstance(application, PublisherFold):
             figures["repeated, skipped"] = application.skipped.get("repeated", 0)
         return figures

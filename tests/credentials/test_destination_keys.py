@@ -14,7 +14,7 @@ from garlicfarm.credentials.destination_keys import create_keys, read_keys, writ
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.i2p.offline import sign_offline
+from garlicfarm.i2p.offline_signature import sign_offline
 
 SEED = bytes(range(32))
 LATER_S = 2**32 - 1

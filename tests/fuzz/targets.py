@@ -90,8 +90,8 @@ from garlicfarm.i2p.session_configuration import (
     verify_session_configuration,
 )
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
@@ -408,7 +408,7 @@ def _digest_seeds() -> list[bytes]:
 
 def status(data: bytes) -> None:
     """Entries, one per line: judged one by one, then folded as if all had been committed."""
-    application = PublisherApplication(FARM)
+    application = PublisherFold(FARM)
     application.configure(0, MEMBERS)
     for index, entry in enumerate(data.split(b"\n"), 1):
         for judge in (decode_object, lambda text: check_author(parse_entry(text, FARM), 1)):
@@ -420,7 +420,7 @@ def status(data: bytes) -> None:
         msgspec.json.encode(application.ranking())
         application.contents()
     state = application.snapshot()
-    restored = PublisherApplication(FARM)
+    restored = PublisherFold(FARM)
     restored.restore(state)
     assert restored.snapshot() == state
     assert restored.ranking() == application.ranking()
@@ -596,7 +596,7 @@ def _sent() -> bytes:
 
 @cache
 def _farm_states() -> tuple[bytes, ...]:
-    application, states = PublisherApplication(FARM), []
+    application, states = PublisherFold(FARM), []
     application.configure(0, MEMBERS)
     for index, entry in enumerate(_scripted_entries()[:60], 1):
         application.apply(index, 1, entry)
@@ -605,7 +605,7 @@ def _farm_states() -> tuple[bytes, ...]:
     return tuple(states)
 
 
-def _snapshot_restore(application: LogApplication | PublisherApplication, data: bytes) -> None:
+def _snapshot_restore(application: LogApplication | PublisherFold, data: bytes) -> None:
     before = application.snapshot()
     try:
         application.restore(data)
@@ -653,7 +653,7 @@ def snapshot(data: bytes) -> None:
     if kind == 0:
         _snapshot_restore(LogApplication(), rest)
     elif kind == 1:
-        _snapshot_restore(PublisherApplication(FARM), rest)
+        _snapshot_restore(PublisherFold(FARM), rest)
     elif kind == 2:
         _snapshot_pieces(rest)
     else:
@@ -666,7 +666,7 @@ def _snapshot_seeds() -> list[bytes]:
     pieces = [
         bytes([2 * (at + length == size)]) + at.to_bytes(2, "big") + bytes([length]) for at, length in places
     ]
-    smallest = PublisherApplication(FARM).snapshot()
+    smallest = PublisherFold(FARM).snapshot()
     return [
         b"\x00" + LogApplication().snapshot(),
         *(b"\x01" + state for state in (smallest, *_farm_states())),

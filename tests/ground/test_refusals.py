@@ -19,7 +19,7 @@ OTHER_MEANINGS = {
     ("admin/problems.py", "entry-refused"),
     ("cli/log_batch.py", "refused"),  # what became of a line
     ("node/replica.py", "disk-hangs"),  # an event of the log
-    ("node/requests.py", "refused"),  # a label of a metric
+    ("node/incoming_requests.py", "refused"),  # a label of a metric
 }
 
 NUMBERS = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
-from garlicfarm.i2p.offline import OfflineSignature
+from garlicfarm.i2p.offline_signature import OfflineSignature
 
 U16 = st.integers(0, 2**16 - 1)
 U32 = st.integers(0, 2**32 - 1)

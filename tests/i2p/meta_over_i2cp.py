@@ -20,7 +20,7 @@ from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
 
@@ -67,7 +67,7 @@ def publisher_at(address: str, keys: DestinationKeys) -> I2cpPublisher:
     return I2cpPublisher(I2cpConfig(address=address, hops=HOPS), Path(), site)
 
 
-async def publish(publisher: I2cpPublisher, order: Publication) -> None:
+async def publish(publisher: I2cpPublisher, order: PublishOrder) -> None:
     """As a node does: again, until the router takes it."""
     while True:
         try:
@@ -78,7 +78,7 @@ async def publish(publisher: I2cpPublisher, order: Publication) -> None:
             return
 
 
-async def error_of(publisher: I2cpPublisher, order: Publication) -> str:
+async def error_of(publisher: I2cpPublisher, order: PublishOrder) -> str:
     try:
         await publisher.publish(order)
     except PublisherError as error:

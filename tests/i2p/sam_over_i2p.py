@@ -23,7 +23,7 @@ from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_sam import SamConfig, SamPublisher
 
 PAGE = b"served\n"
@@ -59,9 +59,9 @@ def publisher(router: I2pdRouter, keys: Path, address: str = "") -> SamPublisher
     return SamPublisher(config, keys.parent, PublisherSite(farm="farm", node_id=1, directory=keys.parent))
 
 
-def order(due_index: int) -> Publication:
+def order(due_index: int) -> PublishOrder:
     now_ms = time.time_ns() // 1_000_000
-    return Publication(due_index=due_index, published_ms=now_ms, expires_ms=now_ms + 600_000)
+    return PublishOrder(due_index=due_index, published_ms=now_ms, expires_ms=now_ms + 600_000)
 
 
 async def fetch(router: I2pdRouter, keys: DestinationKeys) -> float:

@@ -21,7 +21,7 @@ from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
 from tests.i2p.meta_over_i2cp import Floodfills
 
 DEADLINE_S = 900.0
@@ -65,7 +65,7 @@ async def standby(publisher: Publisher) -> float:
 
 
 async def publish(publisher: Publisher, due_index: int) -> Published:
-    order = Publication(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
+    order = PublishOrder(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
     published = await publisher.publish(order)
     assert (await publisher.status()).is_publishing
     return published

@@ -18,7 +18,7 @@ from garlicfarm.i2p.destination import (
 )
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key, make_bundle
-from garlicfarm.i2p.offline import OfflineSignature, sign_offline, signer
+from garlicfarm.i2p.offline_signature import OfflineSignature, sign_offline, signer
 from garlicfarm.i2p.session_configuration import (
     SessionConfiguration,
     decode_session_configuration,

@@ -11,7 +11,7 @@ import pytest
 
 from garlicfarm.cli.ranking_table import Trends, ranking_table
 from garlicfarm.cli.status_table import status_table
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from tests.cli.test_cli_tables import drawn
 
 COLUMNS = 150
@@ -41,7 +41,7 @@ def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     made = (
         status_table(body, COLUMNS)
         if which == "members"
-        else ranking_table(PublisherApplication("farm").ranking(), "", COLUMNS, trends=Trends())
+        else ranking_table(PublisherFold("farm").ranking(), "", COLUMNS, trends=Trends())
     )
     (header,) = [line for line in drawn(made, COLUMNS) if " ID " in f" {line} "]
     assert " ".join(header.split()) in LINES

@@ -124,7 +124,7 @@ ROOMS: dict[str, set[str]] = {
     "publisher": {"publishing"},
     "regular_files": set(),
     "router": {"publishing"},
-    "service": {"credentials", "i2p", "publisher", "transport"},
+    "service_keys": {"credentials", "i2p", "publisher", "transport"},
     "setup": {
         *("application", "config", "credentials", "http", "i2p", "publishing", "raft", "storage"),
         *("transport", "wire"),
@@ -245,12 +245,12 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def _is_publisher_check(node: ast.AST) -> bool:
-    """``isinstance(…, PublisherApplication)``, or the same of what a node makes of it."""
+    """``isinstance(…, PublisherFold)``, or the same of what a node makes of it."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"):
         return False
     named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     named |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    return bool(named & {"PublisherApplication", "PublisherService"})
+    return bool(named & {"PublisherFold", "PublisherApplication"})
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> list[set[str]]:
@@ -393,15 +393,18 @@ def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
         ("garlicfarm.i2p.synthetic", "from cryptography.hazmat.primitives import serialization"),
         ("garlicfarm.admin.synthetic", "from garlicfarm.node.replica import Replica"),
         ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
-        ("garlicfarm.net.synthetic", "if TYPE_CHECKING:\n    from garlicfarm.node.core import Core"),
+        (
+            "garlicfarm.net.synthetic",
+            "if TYPE_CHECKING:\n    from garlicfarm.node.core_inbox import CoreInbox",
+        ),
         ("garlicfarm.transport", "from garlicfarm.net.handshake import Established"),
         ("garlicfarm.application", "from garlicfarm.node import Node"),
         ("garlicfarm.client.synthetic", "def f() -> None:\n    import garlicfarm.storage"),
         ("garlicfarm.unheard_of", "from garlicfarm.wire import Limits"),
-        ("garlicfarm.node.core", "from garlicfarm.node.publisher import PublisherService"),
+        ("garlicfarm.node.core_inbox", "from garlicfarm.node.publisher import PublisherApplication"),
         ("garlicfarm.cli.synthetic", "from garlicfarm.node.publisher.handover import HandOver"),
-        ("garlicfarm.node.core", "isinstance(application, PublisherApplication)"),
-        ("garlicfarm.cli.synthetic", "assert isinstance(x, (int, application.PublisherService))"),
+        ("garlicfarm.node.core_inbox", "isinstance(application, PublisherFold)"),
+        ("garlicfarm.cli.synthetic", "assert isinstance(x, (int, application.PublisherApplication))"),
         ("garlicfarm.setup.provision", "import garlicfarm.node"),
         ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),
         ("garlicfarm_plugin_x", "from garlicfarm.node import serve"),
@@ -428,8 +431,8 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
         ("garlicfarm.publishing.synthetic", "import re\nx = re.compile('x')  # a pattern"),
         ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
         ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
-        ("garlicfarm.node.node", "from garlicfarm.node.publisher import PublisherService"),
-        ("garlicfarm.node.publisher.synthetic", "isinstance(application, PublisherApplication)"),
+        ("garlicfarm.node.node", "from garlicfarm.node.publisher import PublisherApplication"),
+        ("garlicfarm.node.publisher.synthetic", "isinstance(application, PublisherFold)"),
         ("garlicfarm.admin.synthetic", "import trio\nfrom garlicfarm.errors import ConfigError"),
         ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),
         ("garlicfarm_plugin_x", "from garlicfarm import __version__, errors"),

@@ -54,7 +54,7 @@ MODULES = {
     "garlicfarm.farm.ranking": "garlicfarm.publishing.scoring",
     "garlicfarm.farm.records": "garlicfarm.publishing.fold_state",
     "garlicfarm.farm.schema": "garlicfarm.publishing.validation",
-    "garlicfarm.farm.state": "garlicfarm.publishing.application",
+    "garlicfarm.farm.state": "garlicfarm.publishing.fold",
     "garlicfarm.farm.status": "garlicfarm.publishing.entries",
     "garlicfarm.publishing.base64": "garlicfarm.i2p.encoding",
     "garlicfarm.publishing.i2p_base64": "garlicfarm.i2p.encoding, garlicfarm.i2p.destination",
@@ -128,7 +128,7 @@ WORDS = {
     "more_committed": "has_more_committed",
     "vote_for_self": "OwnVote",
     # node
-    "FarmApplication": "PublisherApplication",
+    "FarmApplication": "PublisherFold",
     "told_to_leave": "on_order_to_leave",
     # net, http
     "Gatekeeper": "Authenticator",

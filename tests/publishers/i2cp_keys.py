@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import MetaLease, MetaLeaseSet, encode_meta_lease_set
-from garlicfarm.publisher import Publication
+from garlicfarm.publisher import PublishOrder
 
 LIFETIME_S = 600
 DAY_S = 86_400
@@ -45,8 +45,8 @@ def meta_lease_set(keys: DestinationKeys, published_ms: int, lifetime_s: int = L
 
 def publication(
     keys: DestinationKeys, due_index: int, published_ms: int, lifetime_s: int = LIFETIME_S
-) -> Publication:
-    return Publication(
+) -> PublishOrder:
+    return PublishOrder(
         due_index=due_index,
         published_ms=published_ms,
         expires_ms=published_ms // 1000 * 1000 + lifetime_s * 1000,

@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_hooks import HooksConfig, HooksPublisher, process_group
 
@@ -27,17 +27,17 @@ NOTE = 'echo "$GARLICFARM_EVENT $GARLICFARM_DUE_INDEX" >>notes'
 NODE = """
 from pathlib import Path
 import trio
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublishOrder, PublisherSite
 from garlicfarm_plugin_hooks import HooksConfig, HooksPublisher
 config = HooksConfig(on_publish=("./publish",), on_retire=("./retire",))
 publisher = HooksPublisher(config, Path(), PublisherSite(farm="farm", node_id=3, directory=Path("site")))
-trio.run(publisher.publish, Publication(due_index=7, published_ms=1, expires_ms=2))
+trio.run(publisher.publish, PublishOrder(due_index=7, published_ms=1, expires_ms=2))
 """
 """The process of a node that publishes."""
 
 
-def order(due_index: int, published_ms: int = 1_000, lease_set: bytes | None = None) -> Publication:
-    return Publication(
+def order(due_index: int, published_ms: int = 1_000, lease_set: bytes | None = None) -> PublishOrder:
+    return PublishOrder(
         due_index=due_index, published_ms=published_ms, expires_ms=published_ms + 600, lease_set=lease_set
     )
 

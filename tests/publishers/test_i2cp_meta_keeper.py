@@ -12,7 +12,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.publisher import Publication, PublisherStatus
+from garlicfarm.publisher import PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
@@ -36,9 +36,9 @@ class Bench:
     def now_ms(self) -> int:
         return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
 
-    def order(self, number: int = 1, lifetime_ms: int = LIFETIME_MS) -> Publication:
+    def order(self, number: int = 1, lifetime_ms: int = LIFETIME_MS) -> PublishOrder:
         now_ms = self.now_ms()
-        return Publication(
+        return PublishOrder(
             due_index=7,
             published_ms=START_MS + 1000 * number,
             expires_ms=now_ms + lifetime_ms,

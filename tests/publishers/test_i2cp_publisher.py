@@ -17,7 +17,7 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import verify_meta_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import Order, PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
@@ -115,25 +115,25 @@ async def test_publisher_is_left_when_cancelled(listening: Listening) -> None:
     assert listening.router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
 
 
-def _of_another(keys: DestinationKeys) -> Publication:
+def _of_another(keys: DestinationKeys) -> PublishOrder:
     return publication(long_term_keys(2), 7, now_ms())
 
 
-def _bad_signature(keys: DestinationKeys) -> Publication:
+def _bad_signature(keys: DestinationKeys) -> PublishOrder:
     order = publication(keys, 7, now_ms())
     assert order.lease_set is not None
     return msgspec.structs.replace(order, lease_set=order.lease_set[:-1] + b"\x55")
 
 
-def _expired(keys: DestinationKeys) -> Publication:
+def _expired(keys: DestinationKeys) -> PublishOrder:
     return publication(keys, 7, now_ms() - 601_000)
 
 
-def _without(keys: DestinationKeys) -> Publication:
+def _without(keys: DestinationKeys) -> PublishOrder:
     return msgspec.structs.replace(publication(keys, 7, now_ms()), lease_set=None)
 
 
-def _expired_transient_key(keys: DestinationKeys) -> Publication:
+def _expired_transient_key(keys: DestinationKeys) -> PublishOrder:
     return publication(bundle(now_ms(), expires_s=now_ms() // 1000 - 1), 7, now_ms())
 
 

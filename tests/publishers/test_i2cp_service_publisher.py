@@ -21,7 +21,7 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpPublisher, service
@@ -52,8 +52,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def order(due_index: int = 7) -> Publication:
-    return Publication(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
+def order(due_index: int = 7) -> PublishOrder:
+    return PublishOrder(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
 
 
 def syn(id_: int) -> bytes:

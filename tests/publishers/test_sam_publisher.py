@@ -20,14 +20,14 @@ from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.keys import make_bundle
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_sam import SamConfig, SamPublisher
 from tests.publishers.sam_router import SamRouter
 
 LIMIT_S = module.ANSWER_TIMEOUT_S
-ORDER = Publication(due_index=7, published_ms=1_000, expires_ms=601_000)
+ORDER = PublishOrder(due_index=7, published_ms=1_000, expires_ms=601_000)
 Make = Callable[..., SamPublisher]
 
 

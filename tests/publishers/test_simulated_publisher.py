@@ -8,13 +8,13 @@ import trio
 
 from garlicfarm.errors import ConfigError, PublisherError, first_error
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import Publication, Published, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.testing import publisher_suite
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 
 SITE = PublisherSite(farm="farm", node_id=1, directory=Path("nowhere"))
-ORDER = Publication(due_index=7, published_ms=1_000, expires_ms=601_000, lease_set=b"signed")
+ORDER = PublishOrder(due_index=7, published_ms=1_000, expires_ms=601_000, lease_set=b"signed")
 
 
 async def _refuse(call: str) -> None:
@@ -93,7 +93,7 @@ class _RetireReadsTheSuccessor(SimulatedPublisher):
 class _StatusWaitsForThePublication(SimulatedPublisher):
     lock: trio.Lock
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         self.lock = trio.Lock()
         async with self.lock:
             await trio.sleep(0.05)
@@ -109,7 +109,7 @@ class _LeavesASocketOpen(SimulatedPublisher):
         super().__init__(SimulatedPublisherConfig(), Path(), SITE)
         self.sockets: list[trio.socket.SocketType] = []
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         self.sockets.append(trio.socket.socket())
         return await super().publish(order)
 
@@ -122,7 +122,7 @@ class _StandbyEndsWithASuccessor(SimulatedPublisher):
 
 
 class _RepeatsAnOrder(SimulatedPublisher):
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         published = await super().publish(order)
         self.order = None
         return published
@@ -184,5 +184,5 @@ async def test_suite_fails_a_publisher_that_leaves_a_descriptor_open(
         each.close()
 
 
-def _order(due_index: int, published_ms: int) -> Publication:
-    return Publication(due_index=due_index, published_ms=published_ms, expires_ms=published_ms + 600_000)
+def _order(due_index: int, published_ms: int) -> PublishOrder:
+    return PublishOrder(due_index=due_index, published_ms=published_ms, expires_ms=published_ms + 600_000)

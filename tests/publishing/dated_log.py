@@ -6,8 +6,8 @@ from typing import Any
 
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
 
@@ -20,7 +20,7 @@ class Log:
     """A log written entry by entry; dates are seconds after T0, indexes start at 1."""
 
     def __init__(self, *members: int) -> None:
-        self.farm = PublisherApplication("farm")
+        self.farm = PublisherFold("farm")
         self.farm.configure(0, configuration(*members))
         self.index = 0
 

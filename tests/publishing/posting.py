@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -24,6 +23,7 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
     Tunnels,
 )
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import T0, configuration, destination
 
 INTERVAL_MS = 30_000
@@ -54,7 +54,7 @@ class Posting:
         keep: bool = False,
     ) -> None:
         self.random = random.Random(seed)
-        self.farm = PublisherApplication("farm")
+        self.farm = PublisherFold("farm")
         self.farm.configure(0, configuration(*members))
         self.index = 0
         self.now_ms = 0

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -30,6 +29,7 @@ from garlicfarm.publishing.documents import (
     Tunnels,
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 FILE = Path(__file__).parent.parent / "data" / "farm" / "scripted-log.jsonl"
@@ -89,7 +89,7 @@ class Author:
     they could know when the entry before was committed."""
 
     def __init__(self, members: tuple[int, ...] = (1, 2, 3)) -> None:
-        self.farm = PublisherApplication("farm")
+        self.farm = PublisherFold("farm")
         self.farm.configure(0, configuration(*members))
         self.farm.configure(1, configuration(*members, index=1))
         self.index = 1

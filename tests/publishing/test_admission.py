@@ -10,9 +10,9 @@ import pytest
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.administration import ACTIONS
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.strict_json import MAX_VALUES
 from tests.publishing.scripted_log import T0, configuration, destination, status
@@ -21,8 +21,8 @@ TEN_YEARS_MS = 315_576_000_000
 LAST_SEQUENCE = 2**63 - 1
 
 
-def new_farm() -> PublisherApplication:
-    farm = PublisherApplication("farm")
+def new_farm() -> PublisherFold:
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     return farm
 
@@ -33,7 +33,7 @@ def note(sequence: int | None = None, **more: Any) -> bytes:
     )
 
 
-def refusal(farm: PublisherApplication, entry: bytes, author: int = 0) -> tuple[str, str]:
+def refusal(farm: PublisherFold, entry: bytes, author: int = 0) -> tuple[str, str]:
     with pytest.raises(EntryRefused) as refused:
         farm.check(entry, author)
     return refused.value.field, refused.value.reason
@@ -154,7 +154,7 @@ def test_check_posted_what_is_no_document_is_told_which_farms_take_it(entry: byt
 # Sequences
 
 
-def refused_at(farm: PublisherApplication, entry: bytes, author: int, now_ms: int) -> bool:
+def refused_at(farm: PublisherFold, entry: bytes, author: int, now_ms: int) -> bool:
     try:
         farm.check_posted(entry, author, "", now_ms)
     except EntryRefused as error:

@@ -10,7 +10,6 @@ import pytest
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus, StatusDocument
 from garlicfarm.publishing.entries import (
     Administrative,
@@ -20,6 +19,7 @@ from garlicfarm.publishing.entries import (
     encode_status,
     parse_entry,
 )
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.scoring import WEIGHTS
 from tests.publishing.scripted_log import CERTIFICATE, T0, configuration, destination, status
 
@@ -154,7 +154,7 @@ def test_check_invalid_entry_is_refused_with_field_and_reason_and_skipped_by_it(
     changes: dict[str, Any], field: str, reason: str
 ) -> None:
     entry = json.dumps(valid(**changes)).encode()
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     before = farm.snapshot()
     with pytest.raises(EntryRefused) as refused:
@@ -190,7 +190,7 @@ def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:
     assert parsed.entry == entry.strip()
     assert parsed.document.router is not None
     assert parsed.document.router.job_lag is None
-    farm, other = PublisherApplication("farm"), PublisherApplication("farm")
+    farm, other = PublisherFold("farm"), PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     farm.apply(1, 1, entry)
     assert entry.strip() in farm.snapshot()
@@ -233,7 +233,7 @@ def test_check_author_may_post_its_own_and_members_forward_notes(
     entry: bytes, author: int, kind: type, welcome: bool
 ) -> None:
     assert isinstance(parse_entry(entry, "farm"), kind)
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     if welcome:
         farm.check(entry, author)

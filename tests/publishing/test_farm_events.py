@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.ranking import reason
 from tests.publishing.dated_log import Log
 from tests.publishing.scripted_log import FILE, configuration
 
 
-def folded(upto: int = 80) -> PublisherApplication:
-    farm = PublisherApplication("farm")
+def folded(upto: int = 80) -> PublisherFold:
+    farm = PublisherFold("farm")
     farm.configure(1, configuration(1, 2, 3, index=1))
     for line in map(json.loads, FILE.read_text().splitlines()):
         if line["index"] <= upto:
@@ -21,7 +21,7 @@ def folded(upto: int = 80) -> PublisherApplication:
     return farm
 
 
-def reasons(farm: PublisherApplication, *, told: bool = True) -> dict[int, str]:
+def reasons(farm: PublisherFold, *, told: bool = True) -> dict[int, str]:
     body: dict[str, Any] = farm.ranking()
     events = farm.events() if told else []
     return {row["id"]: reason(row, body["since"], events) for row in body["members"]}
@@ -46,7 +46,7 @@ def test_events_name_the_two_of_a_takeover_and_the_farms_time() -> None:
 
 def test_events_keep_the_newest_only_and_a_restored_farm_tells_what_follows() -> None:
     farm = folded(36)
-    other = PublisherApplication("farm")
+    other = PublisherFold("farm")
     other.restore(farm.snapshot())
     assert other.events() == []
     for line in map(json.loads, FILE.read_text().splitlines()):

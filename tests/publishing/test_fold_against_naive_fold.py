@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.naive_fold import NaiveFold
 from tests.publishing.scripted_log import T0, configuration, destination
 
@@ -53,7 +53,7 @@ class Script:
         self.most = most
         self.length = length
         self.naive = NaiveFold("farm")
-        self.farm = PublisherApplication("farm")
+        self.farm = PublisherFold("farm")
         self.index = 0
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
         self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, most + 1)}
@@ -82,7 +82,7 @@ class Script:
             assert json.loads(snapshot) == json.loads(self.naive.snapshot())
             assert snapshot == self.naive.snapshot()
             if self.chance.random() < 0.05:
-                self.farm = PublisherApplication("farm")
+                self.farm = PublisherFold("farm")
                 self.farm.restore(snapshot)
             assert self.farm.contents() == self.naive.contents()
             assert self.farm.eligible() == self.naive.eligible()

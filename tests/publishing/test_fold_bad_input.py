@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
 YEARS_MS = 86_400_000 * 366 * 11
@@ -65,8 +65,8 @@ BAD = {
 }
 
 
-def farm_of_three() -> PublisherApplication:
-    farm = PublisherApplication("farm")
+def farm_of_three() -> PublisherFold:
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     for member in (1, 2, 3):
         farm.apply(member, 1, encode_status(status(member, T0 + member, applied=member - 1)))
@@ -76,7 +76,7 @@ def farm_of_three() -> PublisherApplication:
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_input_is_refused_at_posting_and_skipped_by_all_alike(kind: str) -> None:
     entry, field, reason = BAD[kind]
-    farms = [farm_of_three(), farm_of_three(), PublisherApplication("farm")]
+    farms = [farm_of_three(), farm_of_three(), PublisherFold("farm")]
     farms[2].restore(farms[0].snapshot())
     before = farms[0].ranking()
     with pytest.raises(EntryRefused) as refused:
@@ -120,7 +120,7 @@ def test_all_bad_input_together_leaves_no_trace_but_the_counts() -> None:
 @pytest.mark.parametrize("wrong", [0, 1_600_000_000_000])
 def test_clock_that_was_years_behind_and_is_right_now_is_not_kept_out(wrong: int) -> None:
     """Neither by clocks that began in 1970, whoever has them, nor by one or two that are alone."""
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     members = (1, 2, 3) if wrong == 0 else (1, 2)
     for index, member in enumerate((*members, *members), 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.posting import Posting
 from tests.publishing.scripted_log import configuration
 
@@ -14,7 +14,7 @@ def calls_per_entry(members: int) -> float:
     posting = Posting(range(1, members + 1), 1, keep=True)
     while len(posting.entries) < 5 * members:
         posting.step()
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(*range(1, members + 1)))
     calls, begin = 0, 3 * members
 

@@ -9,9 +9,9 @@ import pytest
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.scoring import WEIGHTS
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
 from tests.publishing.scripted_log import T0, configuration
@@ -59,7 +59,7 @@ def test_weights_change_every_score_at_once_and_later_ones() -> None:
     assert [one.cost for one in log.farm.leases()] in ([0, 14], [14, 0])
     log.post(2, 1, headroom=20)
     assert log.farm.scores()[2] == 200_000
-    restored = PublisherApplication("farm")
+    restored = PublisherFold("farm")
     restored.restore(log.farm.snapshot())
     assert restored.scores() == log.farm.scores()
     members: Any = restored.ranking()["members"]
@@ -111,7 +111,7 @@ def test_publish_keeps_its_index_and_changes_nothing_else() -> None:
     after = json.loads(log.farm.snapshot())
     assert after["policy"]["orders"].pop("publish") == {"by": "alice", "date": T0, "index": 4}
     assert after == before
-    restored = PublisherApplication("farm")
+    restored = PublisherFold("farm")
     restored.restore(log.farm.snapshot())
     assert restored.publish_index == 4
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.scoring import WEIGHTS
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
@@ -90,13 +90,13 @@ STEPS = st.lists(
 )
 
 
-def new_farm() -> PublisherApplication:
-    farm = PublisherApplication("farm")
+def new_farm() -> PublisherFold:
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     return farm
 
 
-def take(farm: PublisherApplication, index: int, step: Step) -> None:
+def take(farm: PublisherFold, index: int, step: Step) -> None:
     kind, value = step
     if kind == "entry":
         farm.apply(index, 1, value)
@@ -121,7 +121,7 @@ def test_snapshot_at_any_cuts_gives_identical_bytes(steps: list[Step], cuts: set
         assert cut.ranking() == whole.ranking()  # and who asks changes nothing
         if index in cuts:
             data = cut.snapshot()
-            cut = PublisherApplication("farm")
+            cut = PublisherFold("farm")
             cut.restore(data)
             assert cut.snapshot() == data
     assert cut.snapshot() == whole.snapshot()
@@ -133,7 +133,7 @@ def test_snapshot_at_any_cuts_gives_identical_bytes(steps: list[Step], cuts: set
 def test_order_of_servers_in_a_configuration_is_irrelevant(
     steps: list[Step], shuffler: random.Random
 ) -> None:
-    one, other = new_farm(), PublisherApplication("farm")
+    one, other = new_farm(), PublisherFold("farm")
     other.configure(0, configuration(3, 1, 2))
     for index, step in enumerate(steps, 1):
         take(one, index, step)
@@ -169,7 +169,7 @@ def test_invariants_hold_and_invalid_entries_change_only_the_counts(steps: list[
         assert all(score is None or 0 <= score <= 1_000_000 for score in scores)
 
 
-def refusal(farm: PublisherApplication, entry: bytes) -> str | None:
+def refusal(farm: PublisherFold, entry: bytes) -> str | None:
     author = json.loads(entry).get("id", 1) if entry.startswith(b"{") else 1
     try:
         farm.check(entry, author)
@@ -208,7 +208,7 @@ def honest_log(seed: int, members: int, rounds: int) -> list[dict[str, Any]]:
     return posts
 
 
-def without_dates(farm: PublisherApplication) -> dict[str, Any]:
+def without_dates(farm: PublisherFold) -> dict[str, Any]:
     ranking: dict[str, Any] = farm.ranking()
     members = [one | {"date": 0} for one in ranking["members"]]
     problems = [one for one in ranking["publication"]["problems"] if not one.startswith("the clock of ")]
@@ -216,7 +216,7 @@ def without_dates(farm: PublisherApplication) -> dict[str, Any]:
     return ranking | {"farm_time_ms": 0, "members": members, "publication": publication}
 
 
-def clock_problems(farm: PublisherApplication) -> list[int]:
+def clock_problems(farm: PublisherFold) -> list[int]:
     """The members whose clocks are reported as wrong."""
     ranking: dict[str, Any] = farm.ranking()
     words = [problem.split() for problem in ranking["publication"]["problems"]]
@@ -233,7 +233,7 @@ def test_one_clock_hours_off_moves_nothing(
 ) -> None:
     """Its clock is off from the first status on, and is set by hours at another one. No other member's is
     reported as wrong."""
-    right, wrong = PublisherApplication("farm"), PublisherApplication("farm")
+    right, wrong = PublisherFold("farm"), PublisherFold("farm")
     for farm in (right, wrong):
         farm.configure(0, configuration(*range(1, members + 1)))
     liar, compared, latest, published_ms = min(liar, members), 0, 0, 0

@@ -12,8 +12,8 @@ import pytest
 
 from garlicfarm.errors import StorageDamaged, StorageVersion
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.publishing.test_fold_orders import due_member_1
 
@@ -43,7 +43,7 @@ VALUES: list[Any] = [
 KEYS = ["1", "2", "9", "-5", "x", str(2**64)]
 
 
-def rich() -> PublisherApplication:
+def rich() -> PublisherFold:
     """A farm with a publisher, an override and an excluded leaf."""
     log = due_member_1()
     log.override(2, "on")
@@ -76,9 +76,7 @@ def nested(start: bytes, key: bytes) -> bytes:
     ],
     ids=lambda data: f"{data[:12]!r} of {len(data)}",
 )
-@pytest.mark.parametrize(
-    "application", [lambda: PublisherApplication("farm"), LogApplication], ids=["farm", "log"]
-)
+@pytest.mark.parametrize("application", [lambda: PublisherFold("farm"), LogApplication], ids=["farm", "log"])
 def test_bytes_that_are_no_snapshot_are_refused_and_change_nothing(
     application: Callable[[], Any], data: bytes
 ) -> None:
@@ -114,7 +112,7 @@ def mutated(rng: random.Random) -> bytes:
     return json.dumps(state, separators=(",", ":")).encode()
 
 
-def go_on(farm: PublisherApplication) -> None:
+def go_on(farm: PublisherFold) -> None:
     """Everything that a node does with a state."""
     index = 1000
 
@@ -148,7 +146,7 @@ def go_on(farm: PublisherApplication) -> None:
 def test_mutated_snapshots_are_refused_or_the_fold_goes_on_from_them() -> None:
     refused = 0
     for seed in range(CASES):
-        farm, data = PublisherApplication("farm"), mutated(random.Random(seed))
+        farm, data = PublisherFold("farm"), mutated(random.Random(seed))
         try:
             farm.restore(data)
         except (StorageDamaged, StorageVersion):
@@ -165,4 +163,4 @@ def test_snapshot_whose_status_is_another_members_is_refused() -> None:
     state = json.loads(SNAPSHOT)
     state["records"]["1"]["status"] = state["records"]["2"]["status"]
     with pytest.raises(StorageDamaged):
-        PublisherApplication("farm").restore(json.dumps(state, separators=(",", ":")).encode())
+        PublisherFold("farm").restore(json.dumps(state, separators=(",", ":")).encode())

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import FILE, configuration, script
 
 LEADER = 1
@@ -35,14 +35,14 @@ def golden(index: int) -> int | None:
     return [publisher for first, publisher, _ in GOLDEN if first <= index][-1]
 
 
-def new_farm() -> PublisherApplication:
-    farm = PublisherApplication("farm")
+def new_farm() -> PublisherFold:
+    farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     farm.configure(1, configuration(1, 2, 3, index=1))
     return farm
 
 
-def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], PublisherApplication]:
+def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], PublisherFold]:
     """Fold the file; after each index in ``cuts`` go on in a new instance, restored from a snapshot."""
     farm = new_farm()
     publishers: dict[int, int | None] = {}
@@ -51,7 +51,7 @@ def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], 
         farm.apply(line["index"], 1, line["entry"].encode())
         if line["index"] in cuts:
             data = farm.snapshot()
-            farm = PublisherApplication("farm")
+            farm = PublisherFold("farm")
             farm.restore(data)
         publishers[line["index"]] = farm.publisher
         ranking: Any = farm.ranking()

@@ -15,9 +15,8 @@ from functools import lru_cache
 
 import pytest
 
-from garlicfarm.publishing import application as application_module
+from garlicfarm.publishing import fold as fold_module
 from garlicfarm.publishing import lease as lease_module
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -27,6 +26,7 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.publishing.silences import Silences
 from tests.publishing.scripted_log import T0, configuration, destination
@@ -52,7 +52,7 @@ class Node:
 
     id: int
     rate: float
-    application: PublisherApplication
+    application: PublisherFold
     applied: int = 0
     lease: Lease = field(default_factory=Lease)
     due_ms: int = 0
@@ -85,7 +85,7 @@ class SimulatedFarm:
 
     def process(self, member: int) -> Node:
         rate = self.chance.choice([0.96, 1.0, 1.04])
-        return Node(member, rate, PublisherApplication("farm"))
+        return Node(member, rate, PublisherFold("farm"))
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -206,7 +206,7 @@ class SimulatedFarm:
 @pytest.fixture(autouse=True)
 def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All members apply the same entries: what an entry says is read of it for all of them."""
-    monkeypatch.setattr(application_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
+    monkeypatch.setattr(fold_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
 
 
 def test_two_members_never_publish_at_once_however_late_everything_is() -> None:
@@ -228,13 +228,13 @@ def lease_is_not_shortened(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_status_counts(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PublisherApplication._count, ("abs(date - previous[interval]) >= 9 * interval", "1"))
+    change(patch, PublisherFold._count, ("abs(date - previous[interval]) >= 9 * interval", "1"))
 
 
 def silence_is_judged_by_the_interval_of_who_judges(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        PublisherApplication._fold_status,
+        PublisherFold._fold_status,
         ("- 1), intervals)", "- 1), [*self._silences.intervals] if record.interval_ms in intervals else [])"),
     )
 
@@ -245,17 +245,17 @@ def silence_is_shorter_by_one_status(patch: pytest.MonkeyPatch) -> None:
 
 def one_of_the_others_is_enough(patch: pytest.MonkeyPatch) -> None:
     old = "2 * record.against <= len(self._state.members) - (member in self._state.members)"
-    change(patch, PublisherApplication.is_recent, (old, "record.against == 0"))
+    change(patch, PublisherFold.is_recent, (old, "record.against == 0"))
 
 
 def holder_is_released_by_what_it_said_before_it_knew(patch: pytest.MonkeyPatch) -> None:
     old = "(lets_go and applied is not None and applied >= taken)"
-    change(patch, PublisherApplication._evaluate, (old, "lets_go"))
+    change(patch, PublisherFold._evaluate, (old, "lets_go"))
 
 
 def holder_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     old = "state.holders[state.publisher] = index"
-    change(patch, PublisherApplication._evaluate, (old, "state.holders.pop(state.publisher)"))
+    change(patch, PublisherFold._evaluate, (old, "state.holders.pop(state.publisher)"))
 
 
 RULES: dict[BrokenRule, int] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, MetaStatus, NodeReport, RemoteStatus
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.publication import clock_problem, expiry_problem, sight
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
 from tests.publishing.scripted_log import T0
@@ -79,13 +79,13 @@ def test_ranking_looks_at_each_member_a_fixed_number_of_times(monkeypatch: pytes
     asked: Counter[str] = Counter()
 
     def counted(name: str) -> None:
-        rule = getattr(PublisherApplication, name)
+        rule = getattr(PublisherFold, name)
 
-        def ask(fold: PublisherApplication, member: int) -> Any:
+        def ask(fold: PublisherFold, member: int) -> Any:
             asked[name] += 1
             return rule(fold, member)
 
-        monkeypatch.setattr(PublisherApplication, name, ask)
+        monkeypatch.setattr(PublisherFold, name, ask)
 
     for name in ("is_recent", "report"):
         counted(name)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, observe
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
 from garlicfarm.publishing.replay import Replay, RoleLog
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -24,7 +24,7 @@ EVEN = {"router_uptime": 0, "job_lag": 0, "tunnel_health": 50, "bandwidth_headro
 )
 
 
-class Recorder(PublisherApplication):
+class Recorder(PublisherFold):
     """Keeps what it folds, and the state after each."""
 
     def __init__(self, *, with_states: bool = True) -> None:
@@ -155,7 +155,7 @@ def test_replay_sanctions_no_member_for_what_it_was_not_asked() -> None:
     """Verbatim, history's answers sanction each other publisher."""
     made = lived(1_000_000, 3, 1)
     history, _ = replayed(made.log, with_states=False)
-    verbatim = PublisherApplication("farm", Pinned(margin=0))
+    verbatim = PublisherFold("farm", Pinned(margin=0))
     closed = Replay("farm", Pinned(margin=0), history.roles)
     sanctions = [0, 0]
     for index, entry in made.log:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.dated_log import Log
 from tests.publishing.posting import INTERVAL_MS, WEEK_MS, Posting
 
@@ -152,7 +152,7 @@ def test_troubles_are_no_part_of_the_state() -> None:
     posting.skews = {3: -HOUR_MS}
     posting.run(HOUR_MS)
     assert len(posting.farm.troubles()) == 2
-    again = PublisherApplication("farm")
+    again = PublisherFold("farm")
     again.restore(posting.farm.snapshot())
     assert again.troubles() == []
     assert again.snapshot() == posting.farm.snapshot()

@@ -12,7 +12,7 @@ import pytest
 from garlicfarm.cli import run
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.setup.add_farm import add_farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_joining_node, create_node
 from garlicfarm.storage import LogStore
@@ -37,7 +37,7 @@ def test_orders_are_in_force_also_where_no_configuration_was_known_before_them(t
     with closing(
         LogStore.open(tmp_path / "new" / "node-2" / "data" / "farms" / "farm", farm="farm")
     ) as store:
-        founded, joined = PublisherApplication("farm"), PublisherApplication("farm")
+        founded, joined = PublisherFold("farm"), PublisherFold("farm")
         _, configuration = store.initial_state()
         founded.configure(0, configuration)
         for fold in (founded, joined):

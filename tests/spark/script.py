@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
@@ -42,7 +42,7 @@ class Node:
     """Folds as a node does: from the first Configuration, which is no entry of the log."""
 
     def __init__(self, genesis: Configuration | None = GENESIS) -> None:
-        self.farm = PublisherApplication("farm")
+        self.farm = PublisherFold("farm")
         self.index = 0
         if genesis is not None:
             self.farm.configure(0, genesis)

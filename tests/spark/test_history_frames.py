@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 import pandas
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark import history_query, ranking
 from garlicfarm_plugin_spark.history import Course
 from garlicfarm_plugin_spark.ranking import Fold, Rows
@@ -46,10 +46,10 @@ def test_history_of_a_log_comes_in_frames_and_makes_no_ranking(monkeypatch: pyte
     ]
     batch = pandas.DataFrame([("farm", "07", *row) for row in ROWS], columns=ENTRY)
 
-    def no_ranking(farm: PublisherApplication) -> dict[str, object]:
+    def no_ranking(farm: PublisherFold) -> dict[str, object]:
         raise AssertionError("a history has no use for it")
 
-    monkeypatch.setattr(PublisherApplication, "ranking", no_ranking)
+    monkeypatch.setattr(PublisherFold, "ranking", no_ranking)
     monkeypatch.setattr(history_query, "_FRAME_ROWS", FRAME_ROWS)
     state: Any = FakeState()
     frames = [*history_query._of_log(("07",), iter([batch]), state, period_ms=HOUR_MS)]

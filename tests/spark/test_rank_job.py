@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark.feed import FarmHead, Nodes
 from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.offsets import Position, encode_offset
@@ -201,7 +201,7 @@ async def test_entries_that_a_state_stands_for_are_told() -> None:
 async def test_digests_that_spark_observes_are_compared_with_the_nodes() -> None:
     runner, told, _ = query_runner(job("barn", verify=True))
     assert runner.verifier is not None
-    state = PublisherApplication("barn").snapshot()
+    state = PublisherFold("barn").snapshot()
     barn = ("barn", HEADS["barn"].farm_id)
     runner.verifier.stated(barn, "https://a.example:1", 12, state)
     runner.verifier.stated(barn, "https://a.example:1", 13, state)

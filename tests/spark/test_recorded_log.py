@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from garlicfarm.errors import ConfigError, StorageInUse
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import (
     SNAPSHOTS,
@@ -42,7 +42,7 @@ def entries(rows: list[Row]) -> list[Entry]:
 
 
 def state(upto: int) -> bytes:
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     for index, term, kind, value in ROWS[:upto]:
         if kind == ValueType.CONFIGURATION:
             farm.configure(index, decode_configuration(value))

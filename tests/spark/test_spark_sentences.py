@@ -16,8 +16,8 @@ from pyspark.util import handle_worker_exception
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark import rankings
+from garlicfarm_plugin_spark.hide_traceback import hide_traceback
 from garlicfarm_plugin_spark.history_query import history
-from garlicfarm_plugin_spark.sentences import sentences
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import scripted_log
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
         yield running
 
 
-@sentences()
+@hide_traceback()
 def fails(error: Exception) -> None:
     raise error
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import ConfigError, UnreachableError
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark.place import HadoopPlace
 from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import Session
@@ -69,7 +69,7 @@ def test_checkpoint_has_the_state_of_the_nodes(spark: Session, server: FeedServe
 def test_checkpoint_of_other_rules_or_shape_is_refused(
     spark: Session, server: FeedServer, tmp_path: Path, key: str, state: dict[str, Any], sentence: str
 ) -> None:
-    snapshot = msgspec.json.decode(PublisherApplication("farm").snapshot()) | state
+    snapshot = msgspec.json.decode(PublisherFold("farm").snapshot()) | state
     stored = msgspec.json.encode(snapshot)
 
     def fold(group: tuple[str], frames: Iterator[pandas.DataFrame], kept: Any) -> Iterator[pandas.DataFrame]:

@@ -11,8 +11,8 @@ import pytest
 
 from garlicfarm.errors import GarlicFarmError, StorageDamaged
 from garlicfarm.publishing import scoring
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import Status, encode_admin, observe
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
 from garlicfarm.publishing.replay import Replay
 from garlicfarm.wire import decode_configuration, encode_configuration
@@ -112,7 +112,7 @@ def test_outcome_is_that_of_whole_statuses(seed: int) -> None:
 def test_log_that_begins_with_a_state_goes_on_from_there() -> None:
     rows = recorded(1)
     whole, cut = Recording("farm", rows), 60
-    farm = PublisherApplication("farm")
+    farm = PublisherFold("farm")
     for index, term, kind, value in rows[:cut]:
         if kind == CONFIGURATION:
             farm.configure(index, decode_configuration(value))
@@ -133,7 +133,7 @@ def test_log_without_a_status_has_nothing_to_compare() -> None:
 
 def test_state_of_another_farm_is_refused() -> None:
     with pytest.raises(StorageDamaged):
-        Recording("farm", [(7, 0, STATE, PublisherApplication("other").snapshot())])
+        Recording("farm", [(7, 0, STATE, PublisherFold("other").snapshot())])
 
 
 def test_process_decodes_a_log_once_for_all_settings_of_a_run() -> None:

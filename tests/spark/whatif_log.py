@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.ranking import Row
@@ -21,7 +21,7 @@ def recorded(seed: int, rounds: int = 6, margin: int = 20_000) -> list[Row]:
     )
     first = configuration(1, 2, 3, 4, index=1)
     order = encode_admin("farm", T0, 1, None, "publisher", "alice", {"margin": margin})
-    posting.farm = PublisherApplication("farm")
+    posting.farm = PublisherFold("farm")
     posting.farm.configure(1, first)
     posting.farm.apply(2, 1, order)
     posting.index = 2

@@ -4,6 +4,6 @@ Only the table of applications in `garlicfarm.node.node` names this room; the re
 only `garlicfarm.application.Application`.
 """
 
-from garlicfarm.node.publisher.application import PublisherService
+from garlicfarm.node.publisher.application import PublisherApplication
 
-__all__ = ["PublisherService"]
+__all__ = ["PublisherApplication"]

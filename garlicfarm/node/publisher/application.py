@@ -23,20 +23,20 @@ from garlicfarm.node.publisher.publishers import (
 )
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, least_R
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["PublisherService"]
+__all__ = ["PublisherApplication"]
 
 
-class PublisherService(Application):
+class PublisherApplication(Application):
     """``fold`` names the publisher; the tasks report this node's status, hand over the leadership, and
     publish."""
 
     def __init__(self, farm: str) -> None:
-        self.fold = PublisherApplication(farm)
+        self.fold = PublisherFold(farm)
         self._publishing: PublishingTask | None = None  # while the application runs
         self._section: FarmSection | None = None  # the same
 

@@ -21,8 +21,8 @@ import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import connect_tests
+from garlicfarm.publishing.fold import PublisherFold
 
 __all__ = ["HandOver", "better_placed"]
 
@@ -32,7 +32,7 @@ PAUSE_S = 3600.0
 class HandOver:
     """Hands over while this member leads: at most once an hour, and not while the members change."""
 
-    def __init__(self, context: ApplicationContext, fold: PublisherApplication) -> None:
+    def __init__(self, context: ApplicationContext, fold: PublisherFold) -> None:
         self._context = context
         self._fold = fold
         self._missing: dict[int, int] = {}
@@ -70,7 +70,7 @@ class HandOver:
             context.log.warning("not-handed-over", peer=to, cause=str(error))
 
 
-def better_placed(fold: PublisherApplication, leader: int, missing: Mapping[int, int]) -> dict[int, int]:
+def better_placed(fold: PublisherFold, leader: int, missing: Mapping[int, int]) -> dict[int, int]:
     """Members that reach every member that the leader reaches, and at least one that is ``missing``; each
     with the index of the status that says so. Those that reach most of the missing come first, then by id.
 

@@ -22,7 +22,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherStatus, PublishOrder
 
 __all__ = ["HostedPublisher", "Role", "State"]
 
@@ -67,7 +67,7 @@ class Role(Protocol):
         """The index of the newest order of an administrator to publish now, 0: none."""
         ...
 
-    def order(self) -> Publication:
+    def order(self) -> PublishOrder:
         """The order to carry out now. Raises `PublisherError`: nothing can be published."""
         ...
 

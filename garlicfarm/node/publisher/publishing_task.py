@@ -25,10 +25,10 @@ from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.withdrawal import Withdrawal
-from garlicfarm.publisher import KeyReport, Publication, Published, Publisher
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus
 from garlicfarm.publishing.entries import DATE_END_MS
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 
 __all__ = ["PublishingTask"]
@@ -47,7 +47,7 @@ class PublishingTask:
     def __init__(
         self,
         context: ApplicationContext,
-        fold: PublisherApplication,
+        fold: PublisherFold,
         lease: Lease,
         keys: DestinationKeys | None,
         publishers: Sequence[Publisher],
@@ -113,7 +113,7 @@ class PublishingTask:
     def forced_index(self) -> int:
         return self._fold.publish_index
 
-    def order(self) -> Publication:
+    def order(self) -> PublishOrder:
         fold, now_ms = self._fold, time.time_ns() // 1_000_000
         published_ms = fold.published_ms(now_ms)
         if published_ms >= DATE_END_MS:
@@ -138,7 +138,7 @@ class PublishingTask:
             )
             lease_set = encode_meta_lease_set(meta, keys.sign)
         assert fold.due_since is not None
-        return Publication(
+        return PublishOrder(
             due_index=fold.due_since,
             published_ms=published_ms,
             expires_ms=published_ms + expires_s * 1000,

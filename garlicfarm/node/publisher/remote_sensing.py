@@ -16,8 +16,8 @@ import trio
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RemoteStatus
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.router import MEASUREMENT_TIMEOUT_S, Router
 
 __all__ = ["RemoteSensing"]
@@ -32,7 +32,7 @@ class RemoteSensing:
     def __init__(
         self,
         context: ApplicationContext,
-        fold: PublisherApplication,
+        fold: PublisherFold,
         served: Callable[[], frozenset[bytes]],
     ) -> None:
         self._context = context

@@ -25,7 +25,6 @@ from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.leaf_figures import LeafFigures, ServedLeaves
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
 from garlicfarm.publisher import KeyReport
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     FAILED,
     MAX_TRANSIENTS,
@@ -36,6 +35,7 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 
@@ -97,7 +97,7 @@ class StatusReporter:
     def __init__(
         self,
         context: ApplicationContext,
-        fold: PublisherApplication,
+        fold: PublisherFold,
         publishing: PublishingReport,
         lease: Lease,
     ) -> None:

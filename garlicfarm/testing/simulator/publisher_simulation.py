@@ -2,7 +2,7 @@
 
     python -m garlicfarm.testing.simulator --publisher --seeds 100 [--first N] [--nodes 3] [--preset NAME]
 
-The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
+The members of a `SimulatedCluster` fold `garlicfarm.publishing.fold.PublisherFold`. Each
 posts its status every interval of its own clock and repeats it until it is committed, as a node's status
 reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. Routers come and go, so members post out of
 turn, too: that they can no longer publish, that they have let the role go, that they publish, and in some
@@ -28,7 +28,6 @@ import msgspec
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -39,6 +38,7 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, least_R
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.testing.simulator.clients import Administrator, Client
@@ -212,7 +212,7 @@ class PublisherSimulation(SimulatedCluster):
         self._reporters: dict[int, _StatusReporter] = {}
         self._wrong_ms: int | None = None  # the current error of the wrong clock
         self._publisher: int | None = None
-        super().__init__(seed, nodes, self.draw_faults, lambda: PublisherApplication(FARM), setting.timing)
+        super().__init__(seed, nodes, self.draw_faults, lambda: PublisherFold(FARM), setting.timing)
         self._fault_injector = FaultInjector(self)
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
@@ -251,9 +251,9 @@ class PublisherSimulation(SimulatedCluster):
 
     # ------------------------------------------------------------------ members
 
-    def application(self, member: SimulatedMember) -> PublisherApplication:
+    def application(self, member: SimulatedMember) -> PublisherFold:
         """Its fold."""
-        assert isinstance(member.application, PublisherApplication)
+        assert isinstance(member.application, PublisherFold)
         return member.application
 
     def start(self, member: SimulatedMember) -> None:

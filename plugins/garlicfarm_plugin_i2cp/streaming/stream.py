@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from garlicfarm.i2p.offline import OfflineSignature
+from garlicfarm.i2p.offline_signature import OfflineSignature
 from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (

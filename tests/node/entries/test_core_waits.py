@@ -10,7 +10,7 @@ import trio.testing
 
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.raft import SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -37,7 +37,7 @@ class CountedWakes(trio.abc.Instrument):
 
 
 async def test_entries_before_the_awaited_one_wake_nothing() -> None:
-    core, ended = Core(SECTION, 1, MemoryStorage(GENESIS)), []
+    core, ended = CoreInbox(SECTION, 1, MemoryStorage(GENESIS)), []
 
     async def wait(beyond: int) -> None:
         await core.wait_applied(beyond)
@@ -58,7 +58,7 @@ async def test_entries_before_the_awaited_one_wake_nothing() -> None:
 
 
 async def test_wait_that_is_cancelled_leaves_nothing_behind() -> None:
-    core = Core(SECTION, 1, MemoryStorage(GENESIS))
+    core = CoreInbox(SECTION, 1, MemoryStorage(GENESIS))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(core.wait_applied, 7)
         for beyond in (7, 8):

@@ -28,7 +28,7 @@ from garlicfarm.errors import (
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.admin_view import FarmAdminView
-from garlicfarm.node.publisher import PublisherService
+from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.testing.cluster import Cluster as MemoryCluster
@@ -200,7 +200,7 @@ async def test_sequence_that_would_keep_its_author_out_is_refused_on_every_way_i
             await nodes.node().farms["farm"].post(last, "alice")
         index, _ = await client.post([note("alice", 8)])
         await nodes.applied(index)
-        assert isinstance(farm.application, PublisherService)
+        assert isinstance(farm.application, PublisherApplication)
         assert farm.application.fold.last_sequence("alice") == 8
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.node.publisher.application import PublisherService
+from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
 from tests.node.support.cluster import ALONE_AND_QUICK, Cluster, cluster
@@ -77,4 +77,4 @@ async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
         with trio.fail_after(240):
             while "lease-too-short" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await trio.sleep(0.01)
-    assert PublisherService("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs
+    assert PublisherApplication("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs

@@ -16,7 +16,7 @@ import trio.testing
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import StorageError
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import Ready, Role, SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
@@ -51,7 +51,7 @@ class Driven:
     """A core whose turns do nothing but what a test puts in; ``ended``: how the farm's task ended."""
 
     def __init__(self) -> None:
-        self.core = Core(SECTION, 1, MemoryStorage(Configuration(0, 0, SERVERS)))
+        self.core = CoreInbox(SECTION, 1, MemoryStorage(Configuration(0, 0, SERVERS)))
         self.requests = SimpleNamespace(
             has_unchecked=False,
             next_delayed_at=float("inf"),

@@ -14,7 +14,7 @@ from garlicfarm.cli.node_join import JoinAttempt
 from garlicfarm.config import load
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, Removed
 from garlicfarm.node import serve
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.removal import Removal
 from garlicfarm.refusals import Refusal
@@ -105,10 +105,10 @@ async def test_hand_over_to_a_member_that_another_one_forestalls_is_said(autojum
         is_leader=False,
         leader_id=2,
     )
-    assert await step_down(cast(Core, core), 2) == 2
-    assert await step_down(cast(Core, core)) == 2
+    assert await step_down(cast(CoreInbox, core), 2) == 2
+    assert await step_down(cast(CoreInbox, core)) == 2
     with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_TOOK_OVER) as refused:
-        await step_down(cast(Core, core), 3)
+        await step_down(cast(CoreInbox, core), 3)
     assert "member 2 leads now, and not 3" in refused.value.full_reason
 
 

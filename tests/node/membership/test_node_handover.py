@@ -18,11 +18,11 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
 from garlicfarm.node.context import ReplicaContext
 from garlicfarm.node.membership import Membership
-from garlicfarm.node.publisher import PublisherService, handover, status_reporter
+from garlicfarm.node.publisher import PublisherApplication, handover, status_reporter
 from garlicfarm.node.publisher.handover import better_placed
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, MemberTest, NodeReport, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, status
@@ -42,9 +42,9 @@ class Posting:
     def __init__(self, nodes: Cluster) -> None:
         self.nodes = nodes
 
-    def fold(self, node: int) -> PublisherApplication:
+    def fold(self, node: int) -> PublisherFold:
         application = self.nodes.application(node)
-        assert isinstance(application, PublisherService)
+        assert isinstance(application, PublisherApplication)
         return application.fold
 
     async def settled(self) -> tuple[int, list[int]]:
@@ -83,7 +83,7 @@ def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def posting(size: int) -> AsyncIterator[Posting]:
-    async with cluster(size, application=partial(PublisherService, "farm"), raft=RAFT) as nodes:
+    async with cluster(size, application=partial(PublisherApplication, "farm"), raft=RAFT) as nodes:
         yield Posting(nodes)
 
 
@@ -249,7 +249,7 @@ class Log:
     def __init__(self, key: str) -> None:
         """``key`` of the statuses that has the tests: ``tests``, or ``remoteRouters`` as in version 0.1."""
         self.key = key
-        self.fold = PublisherApplication("farm")
+        self.fold = PublisherFold("farm")
         self.fold.configure(1, configuration(1, 2, 3, 4, 5, index=1))
         self.index, self.date = 1, T0
 

@@ -20,7 +20,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import MIN_WATCH_S, HostedPublisher
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.publishing.documents import DestinationStatus
 
 Clock = trio.testing.MockClock
@@ -40,7 +40,7 @@ class Plugin(Publisher):
         super().__init__(None, Path(), SITE)
         self.calls: list[tuple[int, str]] = []
         self.trouble: list[Exception | str | None] = []
-        self.orders: list[Publication] = []
+        self.orders: list[PublishOrder] = []
         self.is_entered = False
         self.stands = False
         self.says: Any = OWN  # in answer to an order
@@ -79,7 +79,7 @@ class Plugin(Publisher):
         self.stands = False
         self.is_ready = self.is_ready or bool(self.standby_takes_s)
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         self.orders.append(order)
         await self._do("publish")
         self.stands = True
@@ -140,11 +140,11 @@ class Fake:
     def lease_left_ms(self) -> int:
         return max(0, self.lease_ends_s * 1000 - boot_clock.boot_ms())
 
-    def order(self) -> Publication:
+    def order(self) -> PublishOrder:
         if self.cannot_order:
             raise PublisherError(self.cannot_order)
         now_ms = int(trio.current_time() * 1000)
-        return Publication(due_index=7, published_ms=now_ms, expires_ms=now_ms + self.lasts_s * 1000)
+        return PublishOrder(due_index=7, published_ms=now_ms, expires_ms=now_ms + self.lasts_s * 1000)
 
     async def on_published(self, published: Published) -> None:
         self.published.append(published)

@@ -12,7 +12,7 @@ from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.node.publisher import PublisherService
+from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_node
 
 
@@ -25,7 +25,7 @@ def configured(directory: Path, master: DestinationKeys, key_file: Path) -> Conf
 
 
 def check(config: Config) -> None:
-    PublisherService("farm").check_configuration(config.farm[0], config)
+    PublisherApplication("farm").check_configuration(config.farm[0], config)
 
 
 def bundle_in(path: Path, master: DestinationKeys, node: int, expires_s: int) -> Path:

@@ -11,17 +11,17 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.node.publisher import PublisherService
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.node.publisher import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster
 
 LEADER = 1
 
 
-def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
+def fold_of(nodes: Cluster, node_id: int) -> PublisherFold:
     application = nodes.replica(node_id).application
-    assert isinstance(application, PublisherService)
+    assert isinstance(application, PublisherApplication)
     return application.fold
 
 

@@ -18,8 +18,8 @@ import trio
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.lease_set import decode_lease_set
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.node.publisher import PublisherService, application
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite
+from garlicfarm.node.publisher import PublisherApplication, application
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
@@ -45,7 +45,7 @@ class Service(SimulatedPublisher):
     def destination(self) -> bytes:
         return KEYS.destination
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         published = await super().publish(order)
         self.serves_s = order.published_ms // 1000
         self.calls.append((self.site.node_id, "publish"))
@@ -74,7 +74,7 @@ class ServiceFarm:
 
     def fold(self, node_id: int = 1) -> Any:
         own = self.nodes.replica(node_id).application
-        assert isinstance(own, PublisherService)
+        assert isinstance(own, PublisherApplication)
         return own.fold
 
     async def until(self, condition: Callable[[], Any]) -> None:

@@ -1,6 +1,6 @@
 """The scripted log, posted through three real nodes: the same publisher at every index on each of them.
 
-A node posts statuses of its own where its application is a `PublisherApplication`. Here it is a `Witness`
+A node posts statuses of its own where its application is a `PublisherFold`. Here it is a `Witness`
 that has one: the fold is the real one, the posts are the script's alone, and the publisher is noted
 after each entry.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from garlicfarm.application import Application, Origin
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.wire.messages import Configuration
 from tests.node.support.cluster import cluster
 from tests.publishing.test_fold_scripted_log import GOLDEN, LAST, golden, lines
@@ -19,10 +19,10 @@ LEADER = 1
 
 
 class Witness(Application):
-    """An application that folds as `PublisherApplication` does, and remembers whom it named when."""
+    """An application that folds as `PublisherFold` does, and remembers whom it named when."""
 
     def __init__(self, farm: str) -> None:
-        self.fold = PublisherApplication(farm)
+        self.fold = PublisherFold(farm)
         self.publishers: dict[int, int | None] = {}
 
     def check(self, entry: bytes, origin: Origin) -> None:

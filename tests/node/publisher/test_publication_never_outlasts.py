@@ -22,7 +22,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import WATCH_S, HostedPublisher
-from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
 LEASE_S, RETIRE_S = 45, 5
 RUN_S = 600
@@ -70,7 +70,7 @@ class ModelPlugin(Publisher):
         await self._have_trouble()
         self.stands = False
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         self.stands = True
         self.publications += 1
         await self._have_trouble()
@@ -114,9 +114,9 @@ class ModelRole:
     def listed(self) -> int:
         return int(trio.current_time()) // 200
 
-    def order(self) -> Publication:
+    def order(self) -> PublishOrder:
         now_ms = self.boot_ms()
-        return Publication(due_index=7, published_ms=now_ms, expires_ms=now_ms + 3_600_000)
+        return PublishOrder(due_index=7, published_ms=now_ms, expires_ms=now_ms + 3_600_000)
 
     async def on_published(self, published: Published) -> None:
         """The disk may hang."""

@@ -21,9 +21,9 @@ from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_me
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherSite, PublisherStatus
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, MetaStatus, NodeReport
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
@@ -111,7 +111,7 @@ def task_of(named: Named, tmp_path: Path, *plugins: Publisher, keys: Any = None)
     lease.begin(begun_ms, 30_000, 3)
     lease.committed(begun_ms)
     record = PublishedRecord(tmp_path / "publisher" / "published.json")
-    context, fold = cast(ApplicationContext, named), cast(PublisherApplication, named)
+    context, fold = cast(ApplicationContext, named), cast(PublisherFold, named)
     return PublishingTask(context, fold, lease, keys, plugins, record)
 
 
@@ -305,7 +305,7 @@ class Service(SimulatedPublisher):
     def destination(self) -> bytes:
         return self.keys.destination
 
-    async def publish(self, order: Publication) -> Published:
+    async def publish(self, order: PublishOrder) -> Published:
         published = await super().publish(order)
         data = lease_set_2(self.keys, order.published_ms // 1000, 90, ())
         return msgspec.structs.replace(published, lease_set=data)
@@ -346,7 +346,7 @@ async def test_date_of_what_a_service_has_published_again_by_itself_is_reported(
 @pytest.mark.parametrize("size", [MAX_LEASE_SET_BYTES, MAX_LEASE_SET_BYTES + 1])
 async def test_lease_set_that_is_too_large_for_a_status_is_left_out(tmp_path: Path, size: int) -> None:
     class Large(Service):
-        async def publish(self, order: Publication) -> Published:
+        async def publish(self, order: PublishOrder) -> Published:
             published = await super().publish(order)
             return msgspec.structs.replace(published, lease_set=bytes(size))
 

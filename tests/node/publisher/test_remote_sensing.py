@@ -14,9 +14,9 @@ from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher import remote_sensing
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S, RemoteSensing
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, DestinationStatus, RemoteStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.router import MEASUREMENT_TIMEOUT_S
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
@@ -53,7 +53,7 @@ class Sensing:
     def __init__(self, *leaves: str, router: FakeRouter | None = None, master: str = MASTER) -> None:
         self.router = router or FakeRouter()
         self.served: frozenset[bytes] = frozenset()
-        self.fold = PublisherApplication("farm")
+        self.fold = PublisherFold("farm")
         self.fold.configure(0, configuration(1, 2, 3))
         self.index = 0
         self.counted: list[str] = []

@@ -17,13 +17,13 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
-from garlicfarm.node.publisher import PublisherService, boot_clock, status_reporter
+from garlicfarm.node.publisher import PublisherApplication, boot_clock, status_reporter
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import DestinationStatus, RemoteStatus, RouterStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.refusals import Refusal
 from garlicfarm.router import STATUS_TIMEOUT_S, Router
@@ -37,7 +37,7 @@ INTERVAL_S = 30.0  # of a farm that was told nothing else
 class FakeContext:
     """Commits what it is given, unless ``trouble`` says otherwise."""
 
-    def __init__(self, application: PublisherApplication) -> None:
+    def __init__(self, application: PublisherFold) -> None:
         self.farm = "farm"
         self.node_id = 1
         self.application = application
@@ -123,7 +123,7 @@ class FakePublishers:
 
 
 def made() -> tuple[FakeContext, Lease, StatusReporter]:
-    application = PublisherApplication("farm")
+    application = PublisherFold("farm")
     application.configure(0, configuration(1, 2, 3))
     farm, lease = FakeContext(application), Lease()
     return farm, lease, StatusReporter(cast(ApplicationContext, farm), application, FakePublishers(), lease)
@@ -376,7 +376,7 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         assert newest[-1] > before[-1]["sequence"]
         assert after[-1]["date"] < before[-1]["date"]
         application = nodes.replica().application
-        assert isinstance(application, PublisherService)
+        assert isinstance(application, PublisherApplication)
         assert application.fold.last_sequence(1) == newest[-1]
 
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from garlicfarm.errors import LocalProtocolError, RankingConflict
 from garlicfarm.logs import EventLogger
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.stored_rankings import REMEMBERED, WATCHED_S, StoredRankings
 from garlicfarm.storage import RankingStore
 
@@ -35,7 +35,7 @@ class Node:
         self.summaries = 0
         self._applied = trio.Event()
         log = EventLogger(logging.getLogger("garlicfarm.raft"), clock=trio.current_time)
-        self.rankings = StoredRankings(RankingStore(directory), self.own, cast(Core, self), log)
+        self.rankings = StoredRankings(RankingStore(directory), self.own, cast(CoreInbox, self), log)
 
     def own(self) -> dict[str, Any]:
         self.summaries += 1

@@ -17,7 +17,7 @@ from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import Compacted, StorageError
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node import retention as retention_module
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.setup.provision import LOCAL_USER
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration
@@ -259,7 +259,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
         for node_id, start in zip(nodes.directories, starts, strict=True):
             store = nodes.replica(node_id).store
             assert store.snapshot().index == start.index
-            fold = PublisherApplication(nodes.plan.name)
+            fold = PublisherFold(nodes.plan.name)
             fold.restore(start.state)
             for entry in store.entries(start.index + 1, index + 1, 1 << 30):
                 if entry.value_type is ValueType.CONFIGURATION:

@@ -10,7 +10,7 @@ import trio
 
 from garlicfarm.credentials.destination_keys import write_bundle
 from garlicfarm.publisher import PublisherSite
-from garlicfarm.service import ServiceKeys
+from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, LeasePlan
 from tests.publishers.i2cp_keys import bundle
 from tests.publishers.service_keeper.keeper_bench import BUNDLE_S, START_MS, Bench

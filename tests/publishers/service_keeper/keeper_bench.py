@@ -11,8 +11,8 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
-from garlicfarm.publisher import Publication
-from garlicfarm.service import ServiceKeys
+from garlicfarm.publisher import PublishOrder
+from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
 from tests.publishers.i2cp_router import (
@@ -90,8 +90,8 @@ class Bench:
     def configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose)
 
-    def order(self, due_index: int = 7, published_ms: int = START_MS) -> Publication:
-        return Publication(due_index=due_index, published_ms=published_ms, expires_ms=START_MS + 10**9)
+    def order(self, due_index: int = 7, published_ms: int = START_MS) -> PublishOrder:
+        return PublishOrder(due_index=due_index, published_ms=published_ms, expires_ms=START_MS + 10**9)
 
     async def connect(self) -> trio.abc.Stream:
         self.connected_at.append(trio.current_time())

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
 
-from garlicfarm.i2p.offline import sign_offline
+from garlicfarm.i2p.offline_signature import sign_offline
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     FROM_INCLUDED,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft import SnapshotMeta, state, votes
 from garlicfarm.raft.conf_change import PendingConfChange
 from garlicfarm.raft.core import RawNode
@@ -174,11 +174,11 @@ NODES: dict[BrokenRule, int] = {answers_followers_without_asking_the_others: 5}
 
 
 def publishes_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PublisherApplication.may_publish, (" and now_ms < expires_ms", ""))
+    change(patch, PublisherFold.may_publish, (" and now_ms < expires_ms", ""))
 
 
 def publishes_beside_another_holder(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PublisherApplication.may_publish, (" and self.due_since is not None", ""))
+    change(patch, PublisherFold.may_publish, (" and self.due_since is not None", ""))
 
 
 FARM: list[BrokenRule] = [publishes_beyond_its_lease, publishes_beside_another_holder]

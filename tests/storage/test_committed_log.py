@@ -17,7 +17,7 @@ from garlicfarm.storage import (
     LogStore,
     Snapshot,
     Writer,
-    offline,
+    committed_log,
     read_committed,
     write_snapshot,
 )
@@ -60,7 +60,7 @@ async def compact(directory: Path, upto: int) -> None:
 async def test_entries_read_are_those_known_to_be_committed(
     stored: Path, log: list[Entry], genesis: Genesis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline, "_PAGE_BYTES", 20)  # two entries each
+    monkeypatch.setattr(committed_log, "_PAGE_BYTES", 20)  # two entries each
     found = read_committed(stored)
     assert (found.genesis, found.begins, found.entries) == (genesis, None, log[:7])
 

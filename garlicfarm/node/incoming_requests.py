@@ -15,7 +15,7 @@ from garlicfarm.application import Application
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import EntryRefused, RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.node.core import SLICE_S, Core
+from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
 from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
@@ -58,7 +58,7 @@ class IncomingRequests:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreInbox,
         membership: Membership,
         peers: Peers,
         application: Application,

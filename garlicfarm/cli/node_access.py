@@ -1,29 +1,24 @@
-"""How commands find a running node and ask it; `status`."""
+"""How commands find a running node, and ask it."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.say import put
-from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
-from garlicfarm.printable import printable
+from garlicfarm.cli.options import Options
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
     from garlicfarm.client.local_node import NodeAccess
 
-__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "find_node", "status"]
+__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "find_node"]
 
 T = TypeVar("T")
 
@@ -31,8 +26,6 @@ ONLY_THE_LEADER = (
     "only the leader can do this: run this on its machine, or name its admin URL with --node (`garlicfarm "
     "node address` prints it there), and an admin among its users with --user"
 )
-WATCH_INTERVAL_S = 1.0
-"""The shortest time between two of the same."""
 
 
 def find_node(options: Options) -> NodeAccess:
@@ -114,99 +107,3 @@ def deadline(timeout_s: float | None, unmet: str) -> Iterator[None]:
         yield
     if scope.cancelled_caught:
         raise TimeoutError(f"--timeout of {timeout_s:g} s passed: {unmet}")
-
-
-@click.command(cls=Command, examples=["garlicfarm status --watch", "garlicfarm status -o json"])
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Show it again at each change, at most once a second and at least every 5 s, until Ctrl-C.",
-)
-@shared_options()
-def status(options: Options, watch: bool) -> None:
-    """Show all members of a farm, dead ones too: leader, publisher, lag."""
-    ask(
-        options,
-        _watch if watch and options.output == "table" and sys.stdout.isatty() else _print(options, watch),
-        follows=watch,
-    )
-
-
-def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaitable[None]]:
-    async def show(client: AdminClient, farm: str) -> None:
-        import json
-
-        from garlicfarm.cli.sign_of_life import sign_of_life
-
-        async def once() -> None:
-            async with sign_of_life("the status"):
-                body = await client.status(farm)
-            if options.output == "table":
-                _print_members(body)
-            else:
-                compact = watch or options.output == "jsonl"
-                put(json.dumps(body, indent=None if compact else 2))
-
-        await (_repeat(client, farm, once) if watch else once())
-
-    return show
-
-
-async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[None]]) -> None:
-    """Show something at each change of the farm."""
-    import trio
-
-    from garlicfarm.cli.farm_watch import LONGEST_S, FarmWatch
-    from garlicfarm.errors import GarlicFarmError, first_error
-
-    watch = FarmWatch()
-
-    async def follow() -> None:
-        while True:
-            try:
-                await watch.follow(client, farm)
-            except GarlicFarmError:  # what is shown next says so; a node of 0.1 pushes nothing
-                await trio.sleep(LONGEST_S)
-
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow)
-            while True:
-                await show()
-                await trio.sleep(WATCH_INTERVAL_S)
-                await watch.wait()
-    except* GarlicFarmError as group:
-        error = first_error(group)
-    raise error
-
-
-def _print_members(body: dict[str, Any]) -> None:
-    if not sys.stdout.isatty():
-        put(printable(headline(body)))
-        print_rows("table", "", status_rows(body))
-        for line in [*publisher_lines(body), *feed_lines(body)]:
-            put(printable(line))
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(status_view(body, console.width))
-
-
-async def _watch(client: AdminClient, farm: str) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    from garlicfarm.errors import UnreachableError
-
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
-
-        async def draw() -> None:
-            try:
-                live.update(status_view(await client.status(farm), live.console.width), refresh=True)
-            except UnreachableError as error:
-                # The node may come back; what was shown last is still worth reading.
-                live.console.print(Text(printable(str(error)), "red"))
-
-        await _repeat(client, farm, draw)

@@ -88,7 +88,7 @@ from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.publishing.troubles import Troubles
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["PublisherApplication"]
+__all__ = ["PublisherFold"]
 
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
@@ -121,7 +121,7 @@ def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> Sc
     return _score_status(status, policy, status.publishing)
 
 
-class PublisherApplication:
+class PublisherFold:
     """The fold of one farm, a `garlicfarm.application.StateMachine`."""
 
     def __init__(

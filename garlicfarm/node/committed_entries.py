@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
-from garlicfarm.node.core import Core
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.store import Store
 from garlicfarm.raft import Entry
 
@@ -16,7 +16,7 @@ __all__ = ["CommittedEntries"]
 class CommittedEntries:
     """Implements `garlicfarm.feed.source.EntrySource`."""
 
-    def __init__(self, core: Core, store: Store, pages: PageReader) -> None:
+    def __init__(self, core: CoreInbox, store: Store, pages: PageReader) -> None:
         self.farm = core.farm
         self._core = core
         self._store = store

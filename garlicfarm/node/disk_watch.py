@@ -13,12 +13,12 @@ import trio
 
 from garlicfarm.errors import DiskHangs
 
-__all__ = ["Disk"]
+__all__ = ["DiskWatch"]
 
 TICKS = 10
 
 
-class Disk:
+class DiskWatch:
     """The steps that a farm's writer has taken and not completed. ``on_change`` is called when the disk
     hangs, and when it answers again."""
 

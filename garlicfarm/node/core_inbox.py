@@ -23,7 +23,7 @@ from garlicfarm.errors import NotLeader
 from garlicfarm.raft import RaftConfig, RawNode, Role, SnapshotMeta, Storage
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["SLICE_S", "Core", "LostLeader"]
+__all__ = ["SLICE_S", "CoreInbox", "LostLeader"]
 
 SLICE_S = 0.005
 """How long entries are checked, and applied, in one turn."""
@@ -41,7 +41,7 @@ class LostLeader(NamedTuple):
     date_ms: int
 
 
-class Core:
+class CoreInbox:
     """``raw``: the consensus core itself, which only turns change; all else only reads from it.
 
     ``answer_timeout_s``: how long a request waits for its answer. ``applied``: the newest entry that the

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     Mapped = Callable[[Iterator[pandas.DataFrame]], Iterator[pandas.DataFrame]]
 
-__all__ = ["map_frames", "sentences"]
+__all__ = ["hide_traceback", "map_frames"]
 
 _FAILURE = "failure"
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def hide_traceback() -> Iterator[None]:
     """Mark an error of ours that leaves the block, or the function that this decorates, as one without a
     traceback. The process ends with it, so no other error is affected. Those that are not ours keep theirs.
     """
