@@ -22,7 +22,7 @@ It is then one of three kinds (D16 has administrative entries, D18 the authors):
 The author is checked where the entry is posted, since a committed entry no longer shows its connection:
 member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; all others post ``id`` 0. `parse_entry`
 checks the rules above there and at apply. The other checks where an entry is posted
-(`PublisherFold.check_posted`) do not make a committed entry invalid. Reasons are a fixed set of short
+(`admission.check_posted`) do not make a committed entry invalid. Reasons are a fixed set of short
 phrases, by which servers count skipped entries.
 """
 

@@ -48,30 +48,27 @@ when it no longer holds (point 6). From then on its statuses count against no me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
-from garlicfarm.publishing.administration import check_arguments
+from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
-from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.entries import (
     Administrative,
     Entry,
-    Note,
     Observation,
     Refused,
     Status,
-    check_author,
     observe,
     parse_entry,
 )
 from garlicfarm.publishing.events import EventLog
+from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import (
     SCHEMA,
     Because,
@@ -84,7 +81,6 @@ from garlicfarm.publishing.fold_state import (
 )
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
-from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.publishing.troubles import Troubles
 from garlicfarm.wire.messages import Configuration
 
@@ -93,9 +89,6 @@ __all__ = ["PublisherFold"]
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_AUTHORS = 1024
-_YEAR_2020_MS = 1_577_836_800_000
-_TEN_YEARS_MS = 315_576_000_000
-_DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application log takes any bytes"
 
 
 def _as_recorded(index: int, status: Status) -> bool | None:
@@ -121,7 +114,7 @@ def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> Sc
     return _score_status(status, policy, status.publishing)
 
 
-class PublisherFold:
+class PublisherFold(FarmQueries):
     """The fold of one farm, a `garlicfarm.application.StateMachine`."""
 
     def __init__(
@@ -147,171 +140,13 @@ class PublisherFold:
 
     # Queries
 
-    @property
-    def farm(self) -> str:
-        """The farm's name."""
-        return self._state.farm
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Ids of the current members, ascending."""
-        return self._state.members
-
-    @property
-    def publisher(self) -> int | None:
-        """The member that is named to publish, if any."""
-        return self._state.publisher
-
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """Members named and not yet released, ascending."""
-        return tuple(sorted(self._state.holders))
-
-    def taken_index(self, holder: int) -> int | None:
-        """The index that took the role from a member which has not been released since; None for any
-        other."""
-        return self._state.holders.get(holder) or None
-
-    @property
-    def due_since(self) -> int | None:
-        """The index from which the publisher is the only holder; None while another one holds too."""
-        return self._state.due_since
-
-    @property
-    def policy(self) -> Policy:
-        """The administrators' decisions in force; read-only."""
-        return self._state.policy
-
-    @property
-    def interval_ms(self) -> int:
-        """How often a member posts its status, in ms."""
-        return self._state.policy.interval_ms
-
-    @property
-    def R(self) -> int:
-        """After how many statuses of others a silent member is no longer recent."""
-        return self._state.policy.R
-
-    @property
-    def publish_index(self) -> int:
-        """The index of the last order to publish now, 0: none. It is to be obeyed once."""
-        order = self._state.policy.orders.get("publish")
-        return 0 if order is None else order.index
-
-    @property
-    def farm_time_ms(self) -> int:
-        """Farm time (point 2), 0 before the first status."""
-        return self._state.farm_time_ms
-
-    @property
-    def skipped(self) -> Mapping[str, int]:
-        """How many committed entries were skipped, by reason."""
-        return self._state.skipped
-
-    def newest(self, member: int) -> tuple[int, StatusDocument] | None:
-        """Index and document of a member's newest status."""
-        scored = self._statuses.get(member)
-        return None if scored is None else (self._state.records[member].index, scored.document)
-
-    def report(self, member: int) -> NodeReport:
-        """The ``config.node`` of a member's newest status; without any figure if it has none."""
-        scored = self._statuses.get(member)
-        return NodeReport() if scored is None else scored.node
-
-    def key_expiries(self) -> dict[int, int]:
-        """When the offline keys of each current member that names some expire, ms since 1970 (D21)."""
-        expiries = ((member, self.report(member).key_expires) for member in self.members)
-        return {member: expires_ms for member, expires_ms in expiries if expires_ms is not None}
-
-    def has_duplicate_transients(self, member: int) -> bool:
-        """Whether a current member with a lower id names one of the transient keys that this one names (D21).
-        Each key is one node's; this member must not publish."""
-        own = {*(self.report(member).transients or ())}
-        lower = (one for one in self._state.members if one < member)
-        return bool(own) and any(not own.isdisjoint(self.report(one).transients or ()) for one in lower)
-
-    def clock_problem(self, date_ms: int) -> str:
-        """Why a member whose wall clock shows ``date_ms`` must not publish, as the rest of a sentence; "" if
-        that is less than a day from farm time, or if fewer than three members are recent: of two clocks, it
-        is not known which one is wrong."""
-        if len(self.recent()) < 3:
-            return ""
-        return publication.clock_problem(date_ms, self.farm_time_ms)
-
-    def newest_entry(self, member: int) -> msgspec.Raw:
-        """The same status as it was posted, JSON with every key; ``null``: none."""
-        return self._state.records[member].status
-
-    def last_sequence(self, author: int | str) -> int:
-        """The last ``sequence`` applied of a member, or of a user's notes; −1 if none. Entries up to it are
-        repetitions (D17)."""
-        if isinstance(author, str):
-            return self._state.notes.get(author, -1)
-        record = self._state.records.get(author)
-        return -1 if record is None else record.sequence
-
-    def mode(self, member: int) -> PublishConfig:
-        """Whether a member may be named: override, else its ``publishConfig``, else ``auto``."""
-        scored = self._statuses.get(member)
-        own = None if scored is None or scored.document.meta is None else scored.document.meta.publish_config
-        return self._state.policy.overrides.get(member) or own or "auto"
-
-    def is_recent(self, member: int) -> bool:
-        """Point 1, for current members and removed ones that still hold."""
-        record = self._state.records.get(member)
-        if record is None or not record.index:
-            return False
-        return 2 * record.against <= len(self._state.members) - (member in self._state.members)
-
-    def eligible(self) -> list[int]:
-        """Point 3: ids of the members that may be named, ascending."""
-        return self._candidates.eligible()
-
-    def recent(self) -> list[int]:
-        """Point 1: ids of the current members that are recent, ascending."""
-        return self._candidates.recent
-
-    def order(self) -> list[int]:
-        """Ids of all current members: the eligible ones, best first, then the others, ascending."""
-        best_first = self._candidates.best_first()
-        if len(best_first) == len(self._state.members):
-            return best_first
-        eligible = {*best_first}
-        return [*best_first, *(member for member in self._state.members if member not in eligible)]
-
-    def scores(self) -> dict[int, int]:
-        """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
-        return {id_: self._statuses[id_].score for id_ in self.members if id_ in self._statuses}
-
-    def leases(self) -> tuple[MetaLease, ...]:
-        """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
-        move with farm time."""
-        recent = [member for member in self._state.members if self.is_recent(member)]
-        costs = {member: self._state.records[member].cost or 0 for member in recent}
-        leaves = ((leaf, costs[member]) for member in recent for leaf in self._statuses[member].leaves)
-        return meta_leaseset.choose(leaves, self.farm_time_ms, self._state.policy.lifetime_ms)
-
-    def contents(self) -> bytes:
-        """The same as ``num u8`` and MetaLease entries."""
-        return meta_leaseset.encode_contents(self.leases())
-
-    def published_ms(self, own_ms: int) -> int:
-        """The ``published`` date of a Meta LeaseSet that is made at ``own_ms``, wall clock (point 6)."""
-        return meta_leaseset.published_ms(own_ms, self._state.last_published_ms)
-
-    def may_publish(self, member: int, now_ms: int, expires_ms: int | None) -> bool:
-        """Whether ``member`` may publish at ``now_ms``, with a `Lease` that ends at ``expires_ms``, both
-        on a clock of its own that counts suspended time."""
-        only_holder = self.publisher == member and self.due_since is not None
-        return only_holder and expires_ms is not None and now_ms < expires_ms
-
     def ranking(self) -> dict[str, object]:
         """All members, best first, with score parts and why: ready for JSON, see `ranking`."""
-        return ranking.ranking(self, self._state, self._statuses)
+        return ranking.ranking(self)
 
     def published_leaves(self) -> list[dict[str, Any]]:
         """What other members saw of the publisher's leaves: ready for JSON, see `publication`."""
-        return publication.published_leaves(self, self._state, self._statuses)
+        return publication.published_leaves(self)
 
     def events(self) -> list[dict[str, object]]:
         """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""
@@ -319,42 +154,17 @@ class PublisherFold:
 
     def troubles(self) -> list[str]:
         """What operators should see to, a sentence each, see `troubles`. They are no part of the state."""
-        return self._troubles.sentences(self, self._state, self._statuses)
+        return self._troubles.sentences(self)
 
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
-        """Check an entry before it is proposed. Refuses what would be skipped if committed (`entries`,
-        `Policy.check`), and too many values or unknown arguments. Raises `EntryRefused`."""
-        self._check(entry, author)
+        """`admission.check_entry`. Raises `EntryRefused`."""
+        check_entry(self, entry, author)
 
     def check_posted(self, entry: bytes, author: int, user: str, now_ms: int) -> None:
-        """The same where the entry is posted, at ``now_ms`` of the wall clock there. Also refuses a note in
-        the name of another user than ``user`` ("": not known; D18: a note names its user), and a ``sequence``
-        more than ten years above both its author's last one and this date (one before 2020 counts as 2020):
-        it would block its author for as long. Raises `EntryRefused`."""
-        try:
-            posted = self._check(entry, author)
-        except EntryRefused as refused:
-            if refused.field or refused.reason not in NO_OBJECT:
-                raise
-            raise EntryRefused("", refused.reason, _DOCUMENTS_ONLY) from None
-        if isinstance(posted, Note) and user not in ("", posted.by):
-            raise EntryRefused("config.by", f"not {user}, who posts it")
-        sequence = posted.document.sequence if isinstance(posted, Status) else posted.sequence
-        last = self.last_sequence(posted.by if isinstance(posted, Note) else author)
-        newest = max(last, now_ms, _YEAR_2020_MS)
-        if sequence is not None and sequence > newest + _TEN_YEARS_MS:
-            raise EntryRefused("sequence", "years ahead")
-
-    def _check(self, entry: bytes, author: int) -> Entry:
-        check_values(entry)
-        parsed = parse_entry(entry, self.farm)
-        self._check_state(parsed)
-        check_author(parsed, author)
-        if isinstance(parsed, Administrative):
-            check_arguments(parsed.admin)
-        return parsed
+        """`admission.check_posted`. Raises `EntryRefused`."""
+        check_posted(self, entry, author, user, now_ms)
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
@@ -424,18 +234,8 @@ class PublisherFold:
     def _skip(self, reason: str) -> None:
         self._state.skipped[reason] = self._state.skipped.get(reason, 0) + 1
 
-    def _check_state(self, parsed: Entry) -> None:
-        """Raises `EntryRefused`: this state does not allow a valid entry."""
-        if isinstance(parsed, Administrative):
-            self._state.policy.check(parsed, self.members)
-        elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
-            # Two wrong clocks must not exclude a correct one, nor one that began in 1970.
-            isinstance(parsed, Note) or len(self.recent()) >= 3
-        ):
-            raise EntryRefused("date", "years ahead")
-
     def _fold(self, index: int, parsed: Entry) -> None:
-        self._check_state(parsed)
+        check_state(self, parsed)
         if isinstance(parsed, Status):
             record = self._accept(parsed.document.id, parsed.document.sequence)
             self._fold_status(index, record, parsed)
@@ -594,10 +394,6 @@ class PublisherFold:
             score=scored.score,
         )
         self._candidates.set(member, candidate)
-
-    def group(self, member: int) -> tuple[bool, bool]:
-        """Point 5: members of the lowest group go first."""
-        return self._state.records[member].sanction > 0, self.mode(member) != "on"
 
     def _choose(self, author: int) -> tuple[int | None, Because]:
         """Choose the publisher, after a counted status of ``author`` (0: after something else)."""

@@ -9,7 +9,7 @@
 ``publishing``: the publisher's ``meta.publishing``; ``last_published_ms``: its ``meta.lastPublishedTime``, 0
 if it never published, or says a date that no LeaseSet can have. ``can_publish``: the recent members that
 report ``meta.publishing``. ``leaves``: while it publishes, its usable leaves, and what the other recent
-members saw of each in statuses that they began after it was due to start (D20): the connection test of
+members saw of each in farm.statuses that they began after it was due to start (D20): the connection test of
 member ``by``; null if none of them reports measurements. A leaf without a successful one is not confirmed;
 nothing follows from that for the role.
 """
@@ -17,67 +17,51 @@ nothing follows from that for the role.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.documents import MetaStatus, NodeReport
+from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import DATE_END_MS
-from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
+from garlicfarm.publishing.farm_queries import FarmQueries
 
-__all__ = ["Fold", "clock_problem", "expiry_problem", "publication", "published_leaves", "sight"]
+__all__ = ["expiry_problem", "publication", "published_leaves", "sight"]
 
 _WARN_DAYS = 14
 _DAY_MS = 86_400_000
 
 
-class Fold(Protocol):
-    """The rules of `garlicfarm.publishing.fold` that this needs, applied to one state."""
-
-    @property
-    def members(self) -> tuple[int, ...]: ...
-    @property
-    def holders(self) -> tuple[int, ...]: ...
-    def is_recent(self, member: int) -> bool: ...
-    def report(self, member: int) -> NodeReport: ...
-    def key_expiries(self) -> Mapping[int, int]: ...
-    def has_duplicate_transients(self, member: int) -> bool: ...
-    def clock_problem(self, date_ms: int) -> str: ...
-
-
-def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
+def publication(farm: FarmQueries) -> dict[str, object]:
     """The object shown above."""
-    scored = None if state.publisher is None else statuses[state.publisher]
+    scored = None if farm.publisher is None else farm.statuses[farm.publisher]
     meta = (None if scored is None else scored.document.meta) or MetaStatus()
     able = [
         member
-        for member in fold.members
-        if fold.is_recent(member) and statuses[member].publishing is not None
+        for member in farm.members
+        if farm.is_recent(member) and farm.statuses[member].publishing is not None
     ]
     last_ms = meta.last_published_time or 0
     return {
         "publishing": meta.publishing,
         "last_published_ms": last_ms if last_ms < DATE_END_MS else 0,
         "can_publish": able,
-        "leaves": published_leaves(fold, state, statuses),
-        "problems": [*_problems(fold, state, statuses, able, meta)],
+        "leaves": published_leaves(farm),
+        "problems": [*_problems(farm, able, meta)],
     }
 
 
-def published_leaves(
-    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]
-) -> list[dict[str, Any]]:
+def published_leaves(farm: FarmQueries) -> list[dict[str, Any]]:
     """The ``leaves`` of the object shown above."""
-    publisher, due_since = state.publisher, state.due_since
-    if publisher is None or due_since is None or not statuses[publisher].publishing:
+    publisher, due_since = farm.publisher, farm.due_since
+    if publisher is None or due_since is None or not farm.statuses[publisher].publishing:
         return []
     found: dict[str, list[dict[str, object]]]
-    found = {encode(leaf.hash): [] for leaf in statuses[publisher].leaves}
-    others = [member for member in fold.members if member != publisher and fold.is_recent(member)]
-    documents = [statuses[member].document for member in others]
+    found = {encode(leaf.hash): [] for leaf in farm.statuses[publisher].leaves}
+    others = [member for member in farm.members if member != publisher and farm.is_recent(member)]
+    documents = [farm.statuses[member].document for member in others]
     if not any(document.remote_destinations or document.remote_meta for document in documents):
         return [{"hash": hash_, "seen": None} for hash_ in found]
     for member, document in zip(others, documents, strict=True):
-        if (fold.report(member).applied or 0) < due_since:
+        if (farm.report(member).applied or 0) < due_since:
             continue
         measured = document.remote_destinations or ()
         tests = {one.hash: one.connect_test for one in measured}
@@ -100,28 +84,26 @@ def sight(seen: Iterable[Mapping[str, Any]] | None) -> str:
 
 
 def _problems(
-    fold: Fold,
-    state: FarmState,
-    statuses: Mapping[int, ScoredStatus],
+    farm: FarmQueries,
     able: list[int],
     meta: MetaStatus,
 ) -> Iterator[str]:
-    publisher = state.publisher
+    publisher = farm.publisher
     if not able:
         yield "no member can publish: no recent member reports meta.publishing"
-    elif publisher is not None and state.due_since is None:
-        others = ", ".join(str(holder) for holder in fold.holders if holder != publisher)
+    elif publisher is not None and farm.due_since is None:
+        others = ", ".join(str(holder) for holder in farm.holders if holder != publisher)
         yield f"member {publisher} waits until member {others} has let go"
-    elif meta.publishing is False and (fold.report(publisher or 0).applied or 0) >= (state.due_since or 0):
+    elif meta.publishing is False and (farm.report(publisher or 0).applied or 0) >= (farm.due_since or 0):
         yield f"member {publisher} is to publish and reports that it does not"
-    expiries = fold.key_expiries()
-    for member in fold.members:
-        if fold.has_duplicate_transients(member):
+    expiries = farm.key_expiries()
+    for member in farm.members:
+        if farm.has_duplicate_transients(member):
             yield f"member {member} has a transient key of another member, and must not publish with it"
         expires_ms = expiries.get(member)
-        if expires_ms is not None and (problem := expiry_problem(expires_ms, state.farm_time_ms)):
+        if expires_ms is not None and (problem := expiry_problem(expires_ms, farm.farm_time_ms)):
             yield f"keys of member {member} {problem}"
-        if fold.is_recent(member) and (problem := fold.clock_problem(statuses[member].document.date)):
+        if farm.is_recent(member) and (problem := farm.clock_problem(farm.statuses[member].document.date)):
             yield f"the clock of member {member} {problem}"
 
 
@@ -138,13 +120,3 @@ def expiry_problem(expires_ms: int, now_ms: int) -> str:
     else:
         when = f"expire in {days} day{'s' if days > 1 else ''}"
     return f"{when}: make new bundles with `garlicfarm keys offline`"
-
-
-def clock_problem(date_ms: int, farm_time_ms: int) -> str:
-    """What to do about a clock that shows ``date_ms``, as the rest of a sentence; "" if that is less than a
-    day from farm time; both ms since 1970."""
-    days = abs(date_ms - farm_time_ms) // _DAY_MS
-    if not days:
-        return ""
-    word = "ahead of" if date_ms > farm_time_ms else "behind"
-    return f"is {days} day{'s' if days > 1 else ''} {word} the farm's: correct it"

@@ -27,18 +27,18 @@ that it still holds the role.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from garlicfarm.publishing import publication
-from garlicfarm.publishing.documents import PublishConfig
 from garlicfarm.publishing.events import SHORT_REASONS, reason_of
-from garlicfarm.publishing.fold_state import FarmState, MemberRecord, ScoredStatus
+from garlicfarm.publishing.farm_queries import FarmQueries
+from garlicfarm.publishing.fold_state import MemberRecord, ScoredStatus
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
 from garlicfarm.publishing.scoring import MIDDLE
 
-__all__ = ["BECAUSE", "Fold", "ranking", "reason"]
+__all__ = ["BECAUSE", "ranking", "reason"]
 
 BECAUSE: Mapping[str, str] = {
     "": "",
@@ -51,62 +51,49 @@ BECAUSE: Mapping[str, str] = {
 """``because`` in words"""
 
 
-class Fold(publication.Fold, Protocol):
-    """The rules of `garlicfarm.publishing.fold` that a ranking explains, applied to one state."""
-
-    def mode(self, member: int) -> PublishConfig: ...
-    def eligible(self) -> list[int]: ...
-    def order(self) -> list[int]: ...
-    def group(self, member: int) -> tuple[bool, bool]: ...
-
-
-def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
+def ranking(farm: FarmQueries) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
-    eligible = {*fold.eligible()}
-    policy = state.policy
+    eligible = {*farm.eligible()}
+    policy = farm.policy
     return {
         "schema": "garlicfarm.ranking/1",
-        "farm": state.farm,
-        "algorithm": state.algorithm,
+        "farm": farm.state.farm,
+        "algorithm": farm.state.algorithm,
         "interval_ms": policy.interval_ms,
         "R": policy.R,
         "margin": policy.margin,
         "lifetime_ms": policy.lifetime_ms,
-        "farm_time_ms": state.farm_time_ms,
-        "publisher": state.publisher,
-        "since": state.since,
-        "because": reason_of(state),
-        "due_since": state.due_since,
-        "holders": list(fold.holders),
+        "farm_time_ms": farm.farm_time_ms,
+        "publisher": farm.publisher,
+        "since": farm.state.since,
+        "because": reason_of(farm.state),
+        "due_since": farm.due_since,
+        "holders": list(farm.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
-        "publication": publication.publication(fold, state, statuses),
-        "members": [
-            _member(fold, state, statuses, member, eligible=member in eligible) for member in fold.order()
-        ],
+        "publication": publication.publication(farm),
+        "members": [_member(farm, member, eligible=member in eligible) for member in farm.order()],
     }
 
 
-def _member(
-    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
-) -> dict[str, object]:
-    record, scored = state.records[member], statuses.get(member)
+def _member(farm: FarmQueries, member: int, *, eligible: bool) -> dict[str, object]:
+    record, scored = farm.state.records[member], farm.statuses.get(member)
     parts = {} if scored is None else scored.parts
     return {
         "id": member,
         "score": None if scored is None else scored.score,
-        "parts": {name: _part(value, state.policy.weights[name]) for name, value in parts.items()},
-        "mode": fold.mode(member),
-        "recent": fold.is_recent(member),
+        "parts": {name: _part(value, farm.policy.weights[name]) for name, value in parts.items()},
+        "mode": farm.mode(member),
+        "recent": farm.is_recent(member),
         "eligible": eligible,
-        "publisher": member == state.publisher,
+        "publisher": member == farm.publisher,
         "index": record.index,
         "date": None if scored is None else scored.document.date,
         "cost": record.cost,
         "lead": record.lead,
         "sanction": record.sanction,
-        "reason": _reason(fold, state, statuses, member, eligible=eligible),
-        "why": _why(fold, state, statuses, member, eligible=eligible),
+        "reason": _reason(farm, member, eligible=eligible),
+        "why": _why(farm, member, eligible=eligible),
     }
 
 
@@ -122,84 +109,87 @@ def reason(row: Mapping[str, Any], since: int, events: Iterable[Mapping[str, Any
     return str(row["reason"])
 
 
-def _reason(
-    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
-) -> str:
-    if member not in statuses:
+def _reason(farm: FarmQueries, member: int, *, eligible: bool) -> str:
+    if member not in farm.statuses:
         return "no status yet"
-    if not fold.is_recent(member):
-        return f"no status since index {state.records[member].index}"
-    if member == state.publisher:
-        return _why_publisher(state)
-    if not eligible or state.publisher is None:
-        if fold.mode(member) == "off":
-            return f"its mode is {_mode(fold, state, member)}"
-        return "cannot publish, others can" if fold.eligible() else "no usable leaf in the farm"
-    group, foremost = fold.group(member), fold.group(state.publisher)
+    if not farm.is_recent(member):
+        return f"no status since index {farm.state.records[member].index}"
+    if member == farm.publisher:
+        return _why_publisher(farm)
+    if not eligible or farm.publisher is None:
+        if farm.mode(member) == "off":
+            return f"its mode is {_mode(farm, member)}"
+        return "cannot publish, others can" if farm.eligible() else "no usable leaf in the farm"
+    group, foremost = farm.group(member), farm.group(farm.publisher)
     if group[0] > foremost[0]:
-        return f"behind member {state.publisher}: did not publish when due"
+        return f"behind member {farm.publisher}: did not publish when due"
     if group != foremost:
-        return f"behind member {state.publisher}, whose mode is on"
-    ahead, lead = statuses[member].score - statuses[state.publisher].score, state.records[member].lead
+        return f"behind member {farm.publisher}, whose mode is on"
+    ahead, lead = (
+        farm.statuses[member].score - farm.statuses[farm.publisher].score,
+        farm.state.records[member].lead,
+    )
     if ahead < 0:
-        return f"{-ahead:,} behind member {state.publisher}"
+        return f"{-ahead:,} behind member {farm.publisher}"
     if lead:
-        return f"{ahead:,} ahead of member {state.publisher}, {lead} of {CONSECUTIVE_LEADS} times"
-    return f"{ahead:,} ahead of member {state.publisher}, takes over at {state.policy.margin:,}"
+        return f"{ahead:,} ahead of member {farm.publisher}, {lead} of {CONSECUTIVE_LEADS} times"
+    return f"{ahead:,} ahead of member {farm.publisher}, takes over at {farm.policy.margin:,}"
 
 
-def _why_publisher(state: FarmState) -> str:
-    return f"publisher since index {state.since}: {BECAUSE[reason_of(state)]}"
+def _ahead(farm: FarmQueries, member: int, publisher: int) -> int:
+    return farm.statuses[member].score - farm.statuses[publisher].score
 
 
-def _mode(fold: Fold, state: FarmState, member: int) -> str:
-    return fold.mode(member) + (" by override" if member in state.policy.overrides else "")
+def _why_publisher(farm: FarmQueries) -> str:
+    return f"publisher since index {farm.state.since}: {BECAUSE[reason_of(farm.state)]}"
+
+
+def _mode(farm: FarmQueries, member: int) -> str:
+    return farm.mode(member) + (" by override" if member in farm.policy.overrides else "")
 
 
 def _part(value: int | None, weight: int) -> dict[str, object]:
     return {"value": MIDDLE if value is None else value, "weight": weight, "reported": value is not None}
 
 
-def _why(
-    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
-) -> list[str]:
-    scored, record = statuses.get(member), state.records[member]
+def _why(farm: FarmQueries, member: int, *, eligible: bool) -> list[str]:
+    scored, record = farm.statuses.get(member), farm.state.records[member]
     if scored is None:
         return ["not recent: no status yet", "not eligible: it is not recent"]
     why = [f"{name}: not reported" for name, value in scored.parts.items() if value is None]
-    why.append(_why_recent(fold, record, member))
-    why.append(_why_eligible(fold, state, scored, member, eligible=eligible))
+    why.append(_why_recent(farm, record, member))
+    why.append(_why_eligible(farm, scored, member, eligible=eligible))
     if record.sanction:
         why.append(
             f"ranks behind the others for {record.sanction} more statuses: it was due and did not publish"
         )
-    if member == state.publisher:
-        why.append(_why_publisher(state))
-        if state.due_since is None:
-            others = ", ".join(str(holder) for holder in fold.holders if holder != member)
+    if member == farm.publisher:
+        why.append(_why_publisher(farm))
+        if farm.due_since is None:
+            others = ", ".join(str(holder) for holder in farm.holders if holder != member)
             why.append(f"not due to start yet: member {others} has not let go")
-    elif eligible and state.publisher is not None:
-        why.append(_why_not_publisher(fold, state, statuses, member, state.publisher))
-    if member != state.publisher and member in state.holders:
-        why.append(f"has not let go of the role that index {state.holders[member]} took from it")
+    elif eligible and farm.publisher is not None:
+        why.append(_why_not_publisher(farm, member, farm.publisher))
+    if member != farm.publisher and member in farm.state.holders:
+        why.append(f"has not let go of the role that index {farm.state.holders[member]} took from it")
     return why
 
 
-def _why_recent(fold: Fold, record: MemberRecord, member: int) -> str:
-    others = len(fold.members) - 1
+def _why_recent(farm: FarmQueries, record: MemberRecord, member: int) -> str:
+    others = len(farm.members) - 1
     if not others:
         return "recent: there are no others to judge it"
     silence = (
         f"{record.against} of {others} other members have posted {record.R} times since index {record.index}"
     )
-    if fold.is_recent(member):
+    if farm.is_recent(member):
         return f"recent: {silence}; it would take {others // 2 + 1}"
     return f"not recent: {silence}"
 
 
-def _why_eligible(fold: Fold, state: FarmState, scored: ScoredStatus, member: int, *, eligible: bool) -> str:
-    mode = _mode(fold, state, member)
-    if not fold.is_recent(member):
+def _why_eligible(farm: FarmQueries, scored: ScoredStatus, member: int, *, eligible: bool) -> str:
+    mode = _mode(farm, member)
+    if not farm.is_recent(member):
         return "not eligible: it is not recent"
     if eligible and scored.publishing is None:
         return (
@@ -207,22 +197,23 @@ def _why_eligible(fold: Fold, state: FarmState, scored: ScoredStatus, member: in
         )
     if eligible:
         return f"eligible: its mode is {mode}"
-    if fold.mode(member) == "off":
+    if farm.mode(member) == "off":
         return f"not eligible: its mode is {mode}"
-    if fold.eligible():
+    if farm.eligible():
         return "not eligible: it reports no meta.publishing, and others do"
     return "not eligible: no recent member reports a usable leaf"
 
 
-def _why_not_publisher(
-    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, publisher: int
-) -> str:
-    group, foremost = fold.group(member), fold.group(publisher)
+def _why_not_publisher(farm: FarmQueries, member: int, publisher: int) -> str:
+    group, foremost = farm.group(member), farm.group(publisher)
     if group != foremost:
         reason = "it is sanctioned" if group[0] > foremost[0] else "that one's mode is on"
         return f"behind member {publisher} regardless of the scores: {reason}"
-    ahead, lead = statuses[member].score - statuses[publisher].score, state.records[member].lead
+    ahead, lead = (
+        farm.statuses[member].score - farm.statuses[publisher].score,
+        farm.state.records[member].lead,
+    )
     return (
-        f"takes over from member {publisher} once {state.policy.margin} ahead at {CONSECUTIVE_LEADS} statuses"
+        f"takes over from member {publisher} once {farm.policy.margin} ahead at {CONSECUTIVE_LEADS} statuses"
         f" in a row: now {abs(ahead)} {'behind' if ahead < 0 else 'ahead'}, at {lead} so far"
     )

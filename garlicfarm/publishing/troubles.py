@@ -14,26 +14,15 @@ has not reached when the member posts the next one comes from a clock that is ah
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator
 
-from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
+from garlicfarm.publishing.farm_queries import FarmQueries
 
 __all__ = ["MOST_SKEW_MS", "PATIENCE_RS", "Troubles"]
 
 PATIENCE_RS = 3
 MOST_SKEW_MS = 60_000
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
-
-
-class Fold(Protocol):
-    """The rules of `garlicfarm.publishing.fold` that this needs."""
-
-    @property
-    def holders(self) -> tuple[int, ...]: ...
-    @property
-    def R(self) -> int: ...
-    def is_recent(self, member: int) -> bool: ...
 
 
 class Troubles:
@@ -62,19 +51,19 @@ class Troubles:
         before, self._skews[author] = self._skews.get(author, 0), skew
         self._confirmed[author] = skew if before * skew > 0 else 0
 
-    def sentences(self, fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> list[str]:
+    def sentences(self, farm: FarmQueries) -> list[str]:
         """The troubles, a sentence each."""
-        return [*self._publication(fold, state, statuses), *self._clocks(fold, state)]
+        return [*self._publication(farm), *self._clocks(farm)]
 
-    def _publication(
-        self, fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]
-    ) -> Iterator[str]:
-        able = [one for one in state.members if one in statuses and statuses[one].publishing is not None]
-        recent = [one for one in able if fold.is_recent(one)]
-        waited = max((self._unpublished.get(one, 0) for one in state.members), default=0)
-        if not able or waited < PATIENCE_RS * fold.R or any(statuses[one].publishing for one in recent):
+    def _publication(self, farm: FarmQueries) -> Iterator[str]:
+        able = [
+            one for one in farm.members if one in farm.statuses and farm.statuses[one].publishing is not None
+        ]
+        recent = [one for one in able if farm.is_recent(one)]
+        waited = max((self._unpublished.get(one, 0) for one in farm.members), default=0)
+        if not able or waited < PATIENCE_RS * farm.R or any(farm.statuses[one].publishing for one in recent):
             return
-        publisher = state.publisher
+        publisher = farm.publisher
         if not recent:
             ids = ", ".join(map(str, able))
             why = (
@@ -82,8 +71,8 @@ class Troubles:
             )
         elif publisher is None:
             why = "no member is eligible; `garlicfarm farm show` says why"
-        elif state.due_since is None:
-            others = ", ".join(str(holder) for holder in fold.holders if holder != publisher)
+        elif farm.due_since is None:
+            others = ", ".join(str(holder) for holder in farm.holders if holder != publisher)
             why = f"member {publisher} waits until member {others} has let go"
         elif publisher not in recent:
             why = f"member {publisher} is named, and has no [[farm.publisher]]"
@@ -91,10 +80,10 @@ class Troubles:
             why = f"member {publisher} is named and fails; `garlicfarm publish show` on its machine says why"
         yield f"nobody publishes: {why}"
 
-    def _clocks(self, fold: Fold, state: FarmState) -> Iterator[str]:
-        for member in state.members:
+    def _clocks(self, farm: FarmQueries) -> Iterator[str]:
+        for member in farm.members:
             skew_ms = self._confirmed.get(member, 0)
-            if skew_ms and fold.is_recent(member):
+            if skew_ms and farm.is_recent(member):
                 word = "ahead of" if skew_ms > 0 else "behind"
                 yield f"the clock of member {member} is {_rough(abs(skew_ms))} {word} the farm's: correct it"
 

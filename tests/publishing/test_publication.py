@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from garlicfarm.publishing.documents import ConnectTest, MetaStatus, NodeReport, RemoteStatus
+from garlicfarm.publishing.farm_queries import clock_problem
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.publication import clock_problem, expiry_problem, sight
+from garlicfarm.publishing.publication import expiry_problem, sight
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
 from tests.publishing.scripted_log import T0
 
