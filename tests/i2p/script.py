@@ -8,9 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import NAMESPACE
 
 ROOT = Path(__file__).parents[2]
+
+
+def over_i2p(timeout_s: float, *more: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
+    """The marks of tests over a private network of real routers (make test-i2p)."""
+    mark = pytest.mark
+    return [mark.i2p, mark.i2pd, mark.netns, mark.slow, mark.timeout(timeout_s), *more]
 
 
 class ScriptError(AssertionError):

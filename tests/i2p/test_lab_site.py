@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.i2p.script import output_of
+from tests.i2p.script import output_of, over_i2p
 
 TIMEOUT_S = 400
 
-pytestmark = [
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S),
-]
+pytestmark = over_i2p(TIMEOUT_S)
 
 
 def test_site_is_served_by_another_node_after_its_router_is_killed(

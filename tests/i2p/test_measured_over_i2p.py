@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.i2p.script import run_script
+from tests.i2p.script import over_i2p, run_script
 
 TIMEOUT_S = 600
 
-pytestmark = [
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S + 30),
-]
+pytestmark = over_i2p(TIMEOUT_S + 30)
 
 
 def test_leaf_of_another_router_is_measured_as_it_is(tmp_path: Path) -> None:

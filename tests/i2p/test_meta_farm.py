@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.i2p.script import run_script
+from tests.i2p.script import over_i2p, run_script
 
 KEYS = os.environ.get("KEYS", "bundle")
 TIMEOUT_S = 900
 
-pytestmark = [
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S),
-]
+pytestmark = over_i2p(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")

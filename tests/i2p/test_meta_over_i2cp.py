@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.i2p.script import over_i2p, run_script
 
-from tests.i2p.script import run_script
+pytestmark = over_i2p(480)
 
 
-@pytest.mark.i2p
-@pytest.mark.i2pd
-@pytest.mark.netns
-@pytest.mark.slow
-@pytest.mark.timeout(480)
 def test_floodfills_store_each_newer_meta_lease_set_and_the_session_outlives_its_router(
     tmp_path: Path,
 ) -> None:

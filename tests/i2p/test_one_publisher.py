@@ -11,20 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.i2p.script import run_script
+from tests.i2p.script import over_i2p, run_script
 
 CHANGES = int(os.environ.get("CHANGES", "3"))
 TIMEOUT_S = 240 * (CHANGES + 2)
 RESUMED_S = 1.0
 
-pytestmark = [
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.tun,
-    pytest.mark.timeout(TIMEOUT_S),
-]
+pytestmark = over_i2p(TIMEOUT_S, pytest.mark.tun)
 
 
 @pytest.fixture(scope="module")

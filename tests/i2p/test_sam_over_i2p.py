@@ -6,18 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.i2p.script import run_script
+from tests.i2p.script import over_i2p, run_script
 
 TIMEOUT_S = 3600
 
-pytestmark = [
-    pytest.mark.curl,
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S + 60),
-]
+pytestmark = over_i2p(TIMEOUT_S + 60, pytest.mark.curl)
 
 
 @pytest.fixture(scope="module")

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import over_i2p, run_script
+
 TIMEOUT_S = 1000
 ASKS_AGAIN_S = 51
 
-pytestmark = [
-    pytest.mark.i2p,
-    pytest.mark.i2pd,
-    pytest.mark.netns,
-    pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S + 60),
-]
+pytestmark = over_i2p(TIMEOUT_S + 60)
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What came about, in order."""
-    ended = subprocess.run(
-        [
-            *("unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.service_over_i2cp"),
-            str(tmp_path_factory.mktemp("service")),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return {each.pop("what"): each for each in map(json.loads, ended.stdout.splitlines())}
+    told = run_script("service_over_i2cp", tmp_path_factory.mktemp("service"), timeout_s=TIMEOUT_S)
+    return {each.pop("what"): each for each in told}
 
 
 def test_service_is_fetched_from_one_publisher_after_another(told: dict[str, dict[str, Any]]) -> None:
