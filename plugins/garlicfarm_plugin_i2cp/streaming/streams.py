@@ -13,7 +13,8 @@ Source: I2P's streaming specification; streaming documentation, "Setup", "Ping /
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, islice
 from random import Random
@@ -72,14 +73,27 @@ class _Early(msgspec.Struct, frozen=True):
     until_s: float
 
 
-class _Tombstone(msgspec.Struct):
-    """``last_ack``: the payload that answers; None: RESET does, or nothing."""
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """``streams``: by the peer's ids, tombstones too; ``window``: of the ``open`` ones together."""
+
+    open: int = 0
+    streams: dict[int, _Incoming] = field(default_factory=dict)
+    window: PeerWindow = field(default_factory=PeerWindow)
+
+
+@dataclass(slots=True, eq=False)
+class _Incoming:
+    """A stream until it is forgotten. ``wake_s``: its timer. Of a tombstone: it is forgotten at ``until_s``;
+    RESET answers as often as ``resets`` says, or the payload ``last_ack`` does, or nothing."""
 
     stream: Stream
-    key: tuple[bytes, int]
-    until_s: float
-    last_ack: bytes | None
-    resets: int
+    peer_hash: bytes
+    verifiers: tuple[Verifier, Verifier]
+    wake_s: float | None = None
+    until_s: float = 0.0
+    last_ack: bytes | None = None
+    resets: int = 0
 
 
 class Streams:
@@ -100,31 +114,25 @@ class Streams:
         self._hash_words = tuple(
             int.from_bytes(sha256(keys.destination).digest()[at : at + 4], "big") for at in range(0, 32, 4)
         )
-        self._by_id: dict[int, Stream] = {}
-        self._by_key: dict[tuple[bytes, int], int] = {}
-        self._by_peer_id: dict[int, list[Stream]] = {}
-        self._keys_of: dict[int, tuple[bytes, int]] = {}
-        self._verifiers: dict[int, tuple[Verifier, Verifier]] = {}
-        self._of_peer: Counter[bytes] = Counter()
-        self._known: Counter[bytes] = Counter()  # streams and tombstones of each peer
-        self._peer_windows: dict[bytes, PeerWindow] = {}
-        self._half_open: dict[Stream, None] = {}
+        self._by_id: dict[int, _Incoming] = {}  # tombstones too
+        self._by_peer_id: dict[int, list[_Incoming]] = {}
+        self._peers: dict[bytes, _Peer] = {}
+        self._half_open: dict[_Incoming, None] = {}
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
-        self._tombstones: OrderedDict[int, _Tombstone] = OrderedDict()
+        self._tombstones: deque[_Incoming] = deque()
         self._answers: list[tuple[bytes, bytes]] = []
         self._pongs = RateLimit(limits.pongs_per_s)
         self._new_peers = RateLimit(limits.new_peers_per_s)
-        self._changed: dict[Stream, None] = {}
+        self._changed: dict[_Incoming, None] = {}
         self._events: dict[Event, None] = {}
-        self._timers: list[tuple[float, int, Stream]] = []
-        self._timer_of: dict[Stream, float] = {}
+        self._timers: list[tuple[float, int, _Incoming]] = []
         self._numbers = count()
         self._now_s = 0.0
 
     def __len__(self) -> int:
         """How many streams have not ended."""
-        return len(self._by_id)
+        return len(self._by_id) - len(self._tombstones)
 
     @property
     def buffered(self) -> int:
@@ -155,11 +163,10 @@ class Streams:
         if packet.flags & ECHO:
             self._receive_ping(payload, packet, now_ms)
         elif packet.to_stream:
-            stream = self._by_id.get(packet.to_stream)
-            if stream is None:
-                self._answer_late(packet)
-            else:
-                self._receive_for(stream, payload, packet, now_ms)
+            incoming = self._by_id.get(packet.to_stream)
+            if incoming is None:
+                raise _RefusedError("no such stream")
+            self._receive_for(incoming, payload, packet, now_ms)
         elif packet.flags & SYNCHRONIZE:
             self._receive_syn(payload, packet, now_ms)
         else:
@@ -171,19 +178,21 @@ class Streams:
             else:
                 self._keep_early(payload, packet)
 
-    def _receive_for(self, stream: Stream, payload: Payload, packet: Packet, now_ms: int) -> None:
-        flags = packet.flags
+    def _receive_for(self, incoming: _Incoming, payload: Payload, packet: Packet, now_ms: int) -> None:
+        stream, flags = incoming.stream, packet.flags
+        if stream.ended is not None:
+            self._answer_late(incoming, packet)
+            return
         if packet.from_stream != stream.peer_id and not (flags & RESET and not packet.from_stream):
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
         if flags & (CLOSE | RESET):
-            long_term, transient = self._verifiers[stream.id]
-            self._verify(payload, packet, long_term, transient, now_ms)
+            self._verify(payload, packet, *incoming.verifiers, now_ms)
         if not stream.receive(packet, self._now_s):
             raise _RefusedError("acknowledges what was not sent")
-        if stream.is_established and stream in self._half_open:
-            del self._half_open[stream]
+        if stream.is_established and incoming in self._half_open:
+            del self._half_open[incoming]
             self._on_event(Established(stream))
 
     def _receive_syn(self, payload: Payload, packet: Packet, now_ms: int) -> None:
@@ -192,15 +201,18 @@ class Streams:
         if len(packet.nacks) == _HASH_WORDS and tuple(packet.nacks) != self._hash_words:
             raise _RefusedError("SYN for another destination")
         peer_hash = sha256(packet.destination).digest()
-        key = (peer_hash, packet.from_stream)
-        if key in self._by_key:
-            self._receive_syn_again(self._by_key[key], packet)
+        peer = self._peers.get(peer_hash)
+        if peer is not None and (known := peer.streams.get(packet.from_stream)) is not None:
+            if known.stream.ended is None:
+                known.stream.receive_syn_again(self._now_s)
+            else:
+                self._answer_late(known, packet)
             return
-        if len(self._by_id) >= self._limits.streams:
+        if len(self) >= self._limits.streams:
             raise _RefusedError("too many streams")
-        if self._of_peer[peer_hash] >= self._limits.streams_per_peer:
+        if peer is not None and peer.open >= self._limits.streams_per_peer:
             raise _RefusedError("too many streams of a peer")
-        if peer_hash not in self._known and not self._new_peers.admit(self._now_s):
+        if peer is None and not self._new_peers.admit(self._now_s):
             raise _RefusedError("too many new peers")
         try:
             long_term = verifier_of(packet.destination)
@@ -208,20 +220,13 @@ class Streams:
             raise _RefusedError("unsupported key type") from None
         signer = self._verify(payload, packet, long_term, None, now_ms)
         if len(self._half_open) >= self._limits.half_open:
-            next(iter(self._half_open)).end("crowded_out")
-        self._open(payload, packet, key, (long_term, signer))
+            next(iter(self._half_open)).stream.end("crowded_out")
+        self._open(payload, packet, peer_hash, (long_term, signer))
         for early in self._take_early(packet.from_stream):
             try:
                 self._receive(early.payload, early.packet, now_ms)
             except _RefusedError as error:
                 self.refused[str(error)] += 1
-
-    def _receive_syn_again(self, id_: int, packet: Packet) -> None:
-        stream = self._by_id.get(id_)
-        if stream is None:
-            self._answer_late(packet, id_)
-        else:
-            stream.receive_syn_again(self._now_s)
 
     def _receive_ping(self, payload: Payload, packet: Packet, now_ms: int) -> None:
         if not packet.to_stream:
@@ -253,11 +258,14 @@ class Streams:
     # streams begin and end
 
     def _open(
-        self, payload: Payload, syn: Packet, key: tuple[bytes, int], verifiers: tuple[Verifier, Verifier]
+        self, payload: Payload, syn: Packet, peer_hash: bytes, verifiers: tuple[Verifier, Verifier]
     ) -> None:
         id_ = 0
-        while not id_ or id_ in self._by_id or id_ in self._tombstones:
+        while not id_ or id_ in self._by_id:
             id_ = self._random.getrandbits(32)
+        peer = self._peers.setdefault(peer_hash, _Peer())
+        if not peer.open:
+            peer.window = PeerWindow()
         stream = Stream(
             id_=id_,
             syn=syn,
@@ -265,19 +273,16 @@ class Streams:
             keys=self._keys,
             limits=self._limits,
             pool=self._pool,
-            peer_window=self._peer_windows.setdefault(key[0], PeerWindow()),
+            peer_window=peer.window,
             now_s=self._now_s,
             on_change=self._on_change,
             on_event=self._on_event,
         )
-        self._by_id[id_] = stream
-        self._by_key[key] = id_
-        self._by_peer_id.setdefault(stream.peer_id, []).append(stream)
-        self._of_peer[key[0]] += 1
-        self._known[key[0]] += 1
-        self._verifiers[id_] = verifiers
-        self._half_open[stream] = None
-        self._keys_of[id_] = key
+        incoming = _Incoming(stream, peer_hash, verifiers)
+        self._by_id[id_] = peer.streams[stream.peer_id] = incoming
+        self._by_peer_id.setdefault(stream.peer_id, []).append(incoming)
+        self._half_open[incoming] = None
+        peer.open += 1
         self._on_event(Opened(stream))
         if syn.data or syn.flags & CLOSE:
             self._on_event(Readable(stream))
@@ -285,72 +290,68 @@ class Streams:
 
     def reset_all(self) -> None:
         """Reset every stream."""
-        for stream in list(self._by_id.values()):
-            stream.reset()
+        for incoming in list(self._by_id.values()):
+            if incoming.stream.ended is None:
+                incoming.stream.reset()
 
     def address_peers(self, now_s: float) -> None:
         """Send an ACK to each peer that was heard of in the last minute, a number of them at most. An ACK for
         a stream that the peer has forgotten is dropped there."""
         since_s = now_s - LATELY_S
         acks: dict[bytes, bytes] = {}
-        for stream in self._by_id.values():
-            if stream.is_established and stream.heard_s >= since_s and stream.peer not in acks:
+        for incoming in self._by_id.values():
+            stream = incoming.stream
+            if stream.ended is not None or not stream.is_established or stream.peer in acks:
+                continue
+            if stream.heard_s >= since_s:
                 acks[stream.peer] = stream.encode_ack()
-        for tombstone in reversed(self._tombstones.values()):
+        for tombstone in reversed(self._tombstones):
             if tombstone.last_ack is not None and tombstone.stream.heard_s >= since_s:
                 acks.setdefault(tombstone.stream.peer, tombstone.last_ack)
         self._answers += islice(acks.items(), MAX_ADDRESSED)
 
     def _on_change(self, stream: Stream) -> None:
         if stream.ended is None:
-            self._changed[stream] = None
+            self._changed[self._by_id[stream.id]] = None
 
     def _on_event(self, event: Event) -> None:
         self._events[event] = None
         if isinstance(event, Ended):
-            self._bury(event.stream)
+            self._bury(self._by_id[event.stream.id])
 
-    def _bury(self, stream: Stream) -> None:
-        del self._by_id[stream.id]
-        del self._verifiers[stream.id]
-        key = self._keys_of.pop(stream.id)
-        self._of_peer[key[0]] -= 1
-        if not self._of_peer[key[0]]:
-            del self._of_peer[key[0]], self._peer_windows[key[0]]
+    def _bury(self, incoming: _Incoming) -> None:
+        stream = incoming.stream
+        self._peers[incoming.peer_hash].open -= 1
         same = self._by_peer_id[stream.peer_id]
-        same.remove(stream)
+        same.remove(incoming)
         if not same:
             del self._by_peer_id[stream.peer_id]
-        self._half_open.pop(stream, None)
-        self._changed.pop(stream, None)
-        self._timer_of.pop(stream, None)
-        resets = 0
-        last_ack = None
+        self._half_open.pop(incoming, None)
+        self._changed.pop(incoming, None)
+        incoming.wake_s = None
         if stream.ended == "closed":
             has_ack_due = stream.has_ack_due
-            last_ack = stream.encode_ack()
+            incoming.last_ack = stream.encode_ack()
             if has_ack_due:
-                self._answers.append((stream.peer, last_ack))
+                self._answers.append((stream.peer, incoming.last_ack))
         elif stream.ended != "reset_by_peer":
-            resets = MAX_RESETS_OF_A_TOMBSTONE
+            incoming.resets = MAX_RESETS_OF_A_TOMBSTONE
             self._answers.append((stream.peer, stream.encode_reset(stream.next_sequence)))
-        self._tombstones[stream.id] = _Tombstone(stream, key, self._now_s + TOMBSTONE_S, last_ack, resets)
+        incoming.until_s = self._now_s + TOMBSTONE_S
+        self._tombstones.append(incoming)
         while len(self._tombstones) > MAX_TOMBSTONES:
             self._forget_tombstone()
 
     def _forget_tombstone(self) -> None:
-        _, tombstone = self._tombstones.popitem(last=False)
-        del self._by_key[tombstone.key]
-        peer_hash, _ = tombstone.key
-        self._known[peer_hash] -= 1
-        if not self._known[peer_hash]:
-            del self._known[peer_hash]
+        tombstone = self._tombstones.popleft()
+        del self._by_id[tombstone.stream.id]
+        peer = self._peers[tombstone.peer_hash]
+        del peer.streams[tombstone.stream.peer_id]
+        if not peer.streams:
+            del self._peers[tombstone.peer_hash]
 
-    def _answer_late(self, packet: Packet, id_: int = 0) -> None:
+    def _answer_late(self, tombstone: _Incoming, packet: Packet) -> None:
         """Answer a packet for a stream that has ended."""
-        tombstone = self._tombstones.get(id_ or packet.to_stream)
-        if tombstone is None:
-            raise _RefusedError("no such stream")
         stream = tombstone.stream
         if packet.from_stream != stream.peer_id or packet.flags & RESET:
             raise _RefusedError("for a stream that has ended")
@@ -394,23 +395,24 @@ class Streams:
         self._now_s = now_s
         self._expire(now_s)
         while self._timers and self._timers[0][0] <= now_s:
-            at_s, _, stream = heapq.heappop(self._timers)
-            if self._timer_of.get(stream) == at_s:
-                del self._timer_of[stream]
-                self._changed[stream] = None
+            at_s, _, incoming = heapq.heappop(self._timers)
+            if incoming.wake_s == at_s:
+                incoming.wake_s = None
+                self._changed[incoming] = None
         taken = self._answers[:limit]
         del self._answers[:limit]
         while self._changed and len(taken) < limit:
-            stream = next(iter(self._changed))
-            del self._changed[stream]
+            incoming = next(iter(self._changed))
+            del self._changed[incoming]
+            stream = incoming.stream
             in_turn = min(_PACKETS_IN_TURN, limit - len(taken))
             payloads = stream.take_packets(now_s, in_turn)
             taken += [(stream.peer, payload) for payload in payloads]
             if stream.ended is None:
                 if len(payloads) == in_turn:
-                    self._changed[stream] = None
+                    self._changed[incoming] = None
                 else:
-                    self._set_timer(stream)
+                    self._set_timer(incoming)
         if len(taken) < limit and self._answers:  # of streams that have just ended
             room = limit - len(taken)
             taken += self._answers[:room]
@@ -427,22 +429,21 @@ class Streams:
     def wake_s(self) -> float | None:
         """When to call `take_payloads` at the latest; None: there is nothing to wait for. What only waits for
         room (``limit``) does not count."""
-        while self._timers and self._timer_of.get(self._timers[0][2]) != self._timers[0][0]:
+        while self._timers and self._timers[0][2].wake_s != self._timers[0][0]:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def _set_timer(self, stream: Stream) -> None:
-        at_s = stream.wake_s
-        known = self._timer_of.get(stream)
-        if known is None or at_s < known:
-            self._timer_of[stream] = at_s
-            heapq.heappush(self._timers, (at_s, next(self._numbers), stream))
-        if len(self._timers) > 2 * len(self._timer_of) + _FEW_TIMERS:  # most were replaced by earlier ones
-            self._timers = [(at_s, next(self._numbers), one) for one, at_s in self._timer_of.items()]
+    def _set_timer(self, incoming: _Incoming) -> None:
+        at_s = incoming.stream.wake_s
+        if incoming.wake_s is None or at_s < incoming.wake_s:
+            incoming.wake_s = at_s
+            heapq.heappush(self._timers, (at_s, next(self._numbers), incoming))
+        if len(self._timers) > 2 * len(self) + _FEW_TIMERS:  # most were replaced by earlier ones
+            self._timers = [timer for timer in self._timers if timer[2].wake_s == timer[0]]
             heapq.heapify(self._timers)
 
     def _expire(self, now_s: float) -> None:
-        while self._tombstones and next(iter(self._tombstones.values())).until_s <= now_s:
+        while self._tombstones and self._tombstones[0].until_s <= now_s:
             self._forget_tombstone()
         while self._early and next(iter(self._early.values()))[0].until_s <= now_s:
             self._drop_early()
