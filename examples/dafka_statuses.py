@@ -6,9 +6,7 @@ from typing import Any
 
 import trio
 
-from garlicfarm.printable import printable
-from garlicfarm_plugin_dafka import MeshConfig, open_consumer
-from garlicfarm_plugin_dafka.farm_log import FarmLog
+from garlicfarm_plugin_dafka import FarmLog, MeshConfig, open_consumer
 
 
 async def main(topic: str, tower: str, listen: str, key_file: str, peers_file: str) -> None:
@@ -18,15 +16,15 @@ async def main(topic: str, tower: str, listen: str, key_file: str, peers_file: s
         async for record in consumer:
             for entry in farm_log.add(record.content):
                 if entry.value_type.name == "APPLICATION":
-                    print(entry.index, printable(told(json.loads(entry.value))), flush=True)
+                    print(entry.index, told(json.loads(entry.value)), flush=True)
 
 
 def told(document: dict[str, Any]) -> str:
     config, router = document.get("config", {}), document.get("router", {})
     if "admin" in config:
-        return f"{config['admin']['by']} orders {config['admin']['action']}"
+        return f"{config['admin']['by']!r} orders {config['admin']['action']!r}"
     if "note" in config:
-        return f"{config['by']} notes {config['note']!r}"
+        return f"{config['by']!r} notes {config['note']!r}"
     return f"member {document['id']}: {json.dumps(router)}"
 
 

@@ -10,9 +10,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError, FeedError
-from garlicfarm.feed.contract import Feed, FeedSite, FeedSource
-from garlicfarm.feed.lines import encode_lines
-from garlicfarm.raft import Entry
+from garlicfarm.feed import Entry, Feed, FeedSite, FeedSource, encode_lines
 
 PIECE_BYTES = 1 << 20  # of entries that are in memory at a time
 

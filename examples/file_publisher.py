@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import trio
 
-from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
@@ -38,7 +37,7 @@ class FilePublisher(Publisher):
             raise PublisherError(
                 "there is no Meta LeaseSet: no leaf is usable, or the node has no master key"
             )
-        await self._in_thread(lambda: replace_file(self._path, [lease_set], 0o600))
+        await self._in_thread(lambda: self._replace(lease_set))
         self._order = order
         self._since_ms = self._since_ms or order.published_ms
         return Published(published_ms=order.published_ms, lease_set=lease_set)
@@ -52,6 +51,11 @@ class FilePublisher(Publisher):
             since_ms=self._since_ms,
             until_ms=self._order.expires_ms if self._order else None,
         )
+
+    def _replace(self, lease_set: bytes) -> None:
+        new = self._path.with_name(f"{self._path.name}.new")  # a reader never sees a part
+        new.write_bytes(lease_set)
+        new.replace(self._path)
 
     async def _remove(self) -> None:
         await self._in_thread(lambda: self._path.unlink(missing_ok=True))

@@ -6,23 +6,18 @@ from pathlib import Path
 import trio
 
 from garlicfarm.client import AdminClient, open_farm_client
-from garlicfarm.plugins import make_transport
-from garlicfarm.printable import printable
 
 
 async def main(url: str, pin: str, user: str, password: str) -> None:
     async with AdminClient([url], user=user, password=password, pin=pin) as admin:
         status = await admin.status("farm")
         endpoints = {member["id"]: member["endpoint"] for member in status["members"]}
-        ssl = make_transport("ssl", {}, Path())
-        async with open_farm_client(
-            endpoints, farm="farm", user=user, password=password, transport=lambda scheme: ssl
-        ) as farm:
+        async with open_farm_client(endpoints, farm="farm", user=user, password=password) as farm:
             index, term = await farm.post([b"hello", b"from Python"])
         print(f"committed up to index {index}, in term {term}")
         page, _ = await admin.page("farm", after=index - 2, wait_s=10)
         for entry in page.entries:
-            print(entry.index, printable(entry.value.decode()))
+            print(entry.index, repr(entry.value.decode()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from garlicfarm.application import Application, Origin
 from garlicfarm.errors import EntryRefused
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing import Cluster, cluster
 
 
 class Counter(Application):

@@ -29,10 +29,17 @@ __all__ = [
     "AdminRequest",
     "Application",
     "ApplicationContext",
+    "Config",
+    "Configuration",
+    "EventLogger",
+    "FarmMetrics",
+    "FarmSection",
     "MemberReport",
     "Origin",
     "PeerContacts",
+    "Role",
     "StateMachine",
+    "Status",
 ]
 
 

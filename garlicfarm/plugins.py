@@ -21,23 +21,7 @@ from garlicfarm.publisher import Publisher, PublisherSite
 from garlicfarm.router import Router
 from garlicfarm.transport import Transport
 
-__all__ = [
-    "CONTRACTS",
-    "FEEDS",
-    "PUBLISHERS",
-    "ROUTERS",
-    "TRANSPORTS",
-    "PluginInfo",
-    "PluginOption",
-    "list_plugins",
-    "load_plugin",
-    "make",
-    "make_feed",
-    "make_publisher",
-    "make_router",
-    "make_transport",
-    "options_of",
-]
+__all__ = ["make_transport"]
 
 TRANSPORTS = "garlicfarm.transports"
 ROUTERS = "garlicfarm.routers"

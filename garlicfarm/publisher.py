@@ -4,7 +4,7 @@ section 7, D19: routers measure, publishers publish).
 A publisher plugin is a class found through the entry point group ``garlicfarm.publishers``. Its name is the
 value of ``plugin =`` in ``[[farm.publisher]]``; its ``Config`` checks the keys of that table that are not the
 node's own (`garlicfarm.config.PublisherSection`). Check your plugin with
-`garlicfarm.testing.publisher_suite.PublisherSuite`.
+`garlicfarm.testing.PublisherSuite`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Routers measure, publishers publish (D19; `garlicfarm.publisher`). A router plugin is a class found through
 the entry point group ``garlicfarm.routers``. Its name is the value of ``plugin =`` in ``[farm.router]``; its
 ``Config`` checks the remaining keys of that table. Check your plugin with
-`garlicfarm.testing.router_suite.RouterSuite`.
+`garlicfarm.testing.RouterSuite`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ __all__ = [
     "Router",
     "RouterStatus",
     "Tunnels",
-    "figures",
 ]
 
 STATUS_TIMEOUT_S = 5.0

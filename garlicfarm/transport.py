@@ -3,7 +3,7 @@
 A transport plugin is a class found through the entry point group ``garlicfarm.transports``. Its name is
 the scheme of its endpoints (D1); its ``Config`` checks the table ``[transport.<scheme>]``. Handshake,
 Digest and framing are in the core, once. Check your plugin with
-`garlicfarm.testing.transport_suite.TransportSuite`.
+`garlicfarm.testing.TransportSuite`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from garlicfarm.errors import ConfigError, TransportError
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems", "network_of", "site_of"]
+__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"

@@ -7,6 +7,6 @@ sources of a session, so this module imports nothing heavy.
 
 from __future__ import annotations
 
-from garlicfarm_plugin_spark.source import GarlicFarm as DefaultSource
+from garlicfarm_plugin_spark import GarlicFarm as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from garlicfarm.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient, Page
@@ -39,19 +40,15 @@ __all__ = [
     "open_farm_client",
 ]
 
-_EVENTS = ("EntryEvent", "HealthEvent", "LeaderEvent", "MembersEvent", "PositionEvent", "PublisherEvent")
-_MODULES = {
-    "AdminClient": "garlicfarm.client.admin",
-    "EventStream": "garlicfarm.client.events",
-    "FarmClient": "garlicfarm.client.farm",
-    "Page": "garlicfarm.client.admin",
-    "from_config": "garlicfarm.client.local_node",
-    "open_farm_client": "garlicfarm.client.farm",
-    **dict.fromkeys(_EVENTS, "garlicfarm.feed.events"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "garlicfarm.client.admin": ("AdminClient", "Page"),
+        "garlicfarm.client.events": ("EventStream",),
+        "garlicfarm.client.farm": ("FarmClient", "open_farm_client"),
+        "garlicfarm.client.local_node": ("from_config",),
+        "garlicfarm.feed.events": (
+            *("EntryEvent", "HealthEvent", "LeaderEvent", "MembersEvent", "PositionEvent", "PublisherEvent"),
+        ),
+    },
+)

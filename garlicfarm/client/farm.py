@@ -2,7 +2,7 @@
 
 ::
 
-    async with open_farm_client(endpoints, farm="farm", user="alice", password=…, transport=…) as client:
+    async with open_farm_client(endpoints, farm="farm", user="alice", password=…) as client:
         index, term = await client.post([b"an entry"])
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import trio
 
@@ -32,6 +33,7 @@ from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, RpcClient, close
+from garlicfarm.plugins import make_transport
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encoded_size
@@ -158,7 +160,7 @@ async def open_farm_client(
     farm: str,
     user: str,
     password: str,
-    transport: Callable[[str], Transport],
+    transport: Callable[[str], Transport] | None = None,
     farm_id: bytes | None = None,
     timeout_s: float = 10.0,
     default_transport: str = "ssl",
@@ -168,12 +170,13 @@ async def open_farm_client(
 
     :param endpoints: id → endpoint of the servers to begin with, as in the Configuration; others are
         found when these name one as the leader, in their 101 or in an answer (D5, leader-hint).
-    :param transport: scheme → transport, as `garlicfarm.plugins.make_transport` makes them.
+    :param transport: scheme → transport; None: the installed ones, without options of their own.
     :param farm_id: refuse servers of any other farm; None: accept any farm of this name.
     :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
     :param default_transport: the transport of an endpoint ``tcp://…`` (D1).
     :param algorithms: of Digest, as in the configuration of the farm: a server that offers others is refused.
     """
+    transport = transport or cache(lambda scheme: make_transport(scheme, {}, Path()))
     credentials = DialCredentials(
         farm, user, password, ChallengeCache(algorithms), farm_id, extensions={LEADER_HINT: "1"}
     )

@@ -2,8 +2,8 @@
 
 For the author of a plugin::
 
-    from garlicfarm.feed.contract import FeedSite
-    from garlicfarm.testing.feed_suite import FeedSuite
+    from garlicfarm.feed import FeedSite
+    from garlicfarm.testing import FeedSuite
 
     class TestMyFeed(FeedSuite):
         @pytest.fixture

@@ -3,7 +3,7 @@
 For the author of a plugin::
 
     from garlicfarm.publisher import PublisherSite
-    from garlicfarm.testing.publisher_suite import PublisherSuite
+    from garlicfarm.testing import PublisherSuite
 
     class TestMyPublisher(PublisherSuite):
         @pytest.fixture

@@ -2,7 +2,7 @@
 
 For the author of a plugin::
 
-    from garlicfarm.testing.router_suite import RouterSuite
+    from garlicfarm.testing import RouterSuite
 
     class TestMyRouter(RouterSuite):
         @pytest.fixture

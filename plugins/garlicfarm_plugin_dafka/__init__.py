@@ -19,13 +19,15 @@ machines without I/O (`producer_core`, `consumer_core`, `store_core`), which `pr
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from garlicfarm.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig
     from garlicfarm_plugin_dafka.consumer import DafkaConsumer, open_consumer
     from garlicfarm_plugin_dafka.consumer_core import ReceivedRecord
+    from garlicfarm_plugin_dafka.farm_log import FarmLog
     from garlicfarm_plugin_dafka.producer import DafkaProducer, open_producer
     from garlicfarm_plugin_dafka.store import DafkaStore, Retention, open_store
 
@@ -33,6 +35,7 @@ __all__ = [
     "DafkaConsumer",
     "DafkaProducer",
     "DafkaStore",
+    "FarmLog",
     "MeshConfig",
     "ReceivedRecord",
     "Retention",
@@ -41,20 +44,14 @@ __all__ = [
     "open_store",
 ]
 
-_MODULES = {
-    "DafkaConsumer": "consumer",
-    "DafkaProducer": "producer",
-    "DafkaStore": "store",
-    "MeshConfig": "config",
-    "ReceivedRecord": "consumer_core",
-    "Retention": "store",
-    "open_consumer": "consumer",
-    "open_producer": "producer",
-    "open_store": "store",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "garlicfarm_plugin_dafka.config": ("MeshConfig",),
+        "garlicfarm_plugin_dafka.consumer": ("DafkaConsumer", "open_consumer"),
+        "garlicfarm_plugin_dafka.consumer_core": ("ReceivedRecord",),
+        "garlicfarm_plugin_dafka.farm_log": ("FarmLog",),
+        "garlicfarm_plugin_dafka.producer": ("DafkaProducer", "open_producer"),
+        "garlicfarm_plugin_dafka.store": ("DafkaStore", "Retention", "open_store"),
+    },
+)

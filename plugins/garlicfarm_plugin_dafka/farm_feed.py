@@ -15,10 +15,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import Compacted, ConfigError, FellBehind, LocalProtocolError
-from garlicfarm.feed.contract import Feed, FeedSite, FeedSource
-from garlicfarm.feed.lines import encode_lines
-from garlicfarm.raft import Entry
-from garlicfarm.wire import ValueType
+from garlicfarm.feed import Entry, Feed, FeedSite, FeedSource, ValueType, encode_lines
 from garlicfarm_plugin_dafka.codec import DirectRecord, GetHeads, encode
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import FarmProducerCore

@@ -8,8 +8,7 @@ the records: their entries have consecutive indexes.
 from __future__ import annotations
 
 from garlicfarm.errors import FellBehind, RemoteProtocolError
-from garlicfarm.feed.lines import decode_lines
-from garlicfarm.raft import Entry
+from garlicfarm.feed import Entry, decode_lines
 
 __all__ = ["FarmLog"]
 

@@ -23,8 +23,7 @@ from garlicfarm.errors import (
     UnreachableError,
     first_error,
 )
-from garlicfarm.feed.lines import decode_lines
-from garlicfarm.raft import Entry
+from garlicfarm.feed import Entry, decode_lines
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of

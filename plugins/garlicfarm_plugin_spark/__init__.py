@@ -13,8 +13,9 @@ than ten seconds to start, so this module imports lazily.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from garlicfarm.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from garlicfarm_plugin_spark.java import find_java_home
@@ -24,15 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GarlicFarm", "find_java_home", "rankings", "statuses"]
 
-_MODULES = {
-    "GarlicFarm": "garlicfarm_plugin_spark.source",
-    "find_java_home": "garlicfarm_plugin_spark.java",
-    "rankings": "garlicfarm_plugin_spark.ranking",
-    "statuses": "garlicfarm_plugin_spark.status_columns",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "garlicfarm_plugin_spark.java": ("find_java_home",),
+        "garlicfarm_plugin_spark.ranking": ("rankings",),
+        "garlicfarm_plugin_spark.source": ("GarlicFarm",),
+        "garlicfarm_plugin_spark.status_columns": ("statuses",),
+    },
+)

@@ -28,7 +28,7 @@ from garlicfarm.errors import (
 if TYPE_CHECKING:
     import httpx
 
-    from garlicfarm.raft.types import Entry
+    from garlicfarm.feed import Entry
     from garlicfarm_plugin_spark.clients import NodeClients
 
 __all__ = ["FarmFeed", "FarmHead", "Feed", "Nodes", "Origin", "close_feeds", "open_feed"]

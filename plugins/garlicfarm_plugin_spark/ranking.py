@@ -17,8 +17,7 @@ import msgspec
 
 from garlicfarm.errors import ConfigError, RemoteProtocolError
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.wire import decode_configuration
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire import ValueType, decode_configuration
 from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback, map_frames
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.errors import Compacted, ConfigError, StorageMissing
+from garlicfarm.feed import Entry
 from garlicfarm.names import is_farm_name
-from garlicfarm.raft.types import Entry
 from garlicfarm.storage import DataDirectory, read_committed, read_genesis
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.ranking import STATE, Row

@@ -19,7 +19,7 @@ from garlicfarm.errors import ConfigError, FellBehind, GarlicFarmError, Unreacha
 from garlicfarm_plugin_spark.feed import FarmHead
 
 if TYPE_CHECKING:
-    from garlicfarm.raft.types import Entry
+    from garlicfarm.feed import Entry
     from garlicfarm_plugin_spark.clients import NodeClients
 
 __all__ = ["LISTEN", "Topic", "TopicFeed"]
@@ -213,7 +213,7 @@ class _Node:
     async def _main(self) -> None:
         import trio
 
-        from garlicfarm_plugin_dafka.config import MeshConfig
+        from garlicfarm_plugin_dafka import MeshConfig
         from garlicfarm_plugin_dafka.farm_reader import FarmReader
         from garlicfarm_plugin_dafka.mesh import open_mesh
 

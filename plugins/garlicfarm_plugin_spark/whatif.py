@@ -28,8 +28,7 @@ from garlicfarm.publishing import scoring
 from garlicfarm.publishing.documents import MetaStatus, NodeReport, StatusDocument
 from garlicfarm.publishing.entries import Observation, Status, observe
 from garlicfarm.publishing.replay import Replay
-from garlicfarm.wire import decode_configuration
-from garlicfarm.wire.messages import Configuration, ValueType
+from garlicfarm.wire import Configuration, ValueType, decode_configuration
 from garlicfarm_plugin_spark.grid import Setting
 from garlicfarm_plugin_spark.period import Roles
 from garlicfarm_plugin_spark.ranking import STATE, Row

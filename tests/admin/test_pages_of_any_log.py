@@ -29,7 +29,7 @@ from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.raft import Change, ConfChange, Entry
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer
 from tests.publishing.scripted_log import T0, destination
 from tests.publishing.test_admission import ARGS

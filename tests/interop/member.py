@@ -24,7 +24,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis
-from garlicfarm.testing.cluster import MemoryStore, MemoryStoreWriter
+from garlicfarm.testing.memory_cluster import MemoryStore, MemoryStoreWriter
 from garlicfarm.wire import ResponseDecoder
 from garlicfarm.wire.messages import ClusterServer, Configuration, Response, SnapshotSyncRequest
 

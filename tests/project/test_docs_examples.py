@@ -108,9 +108,9 @@ async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.Captu
                     output += capsys.readouterr().out
             nursery.cancel_scope.cancel()
     assert output.splitlines() == [
-        "1 farm create orders interval",
+        "1 'farm create' orders 'interval'",
         '2 member 2: {"uptime": 7}',
-        "3 local notes 'moved'",
+        "3 'local' notes 'moved'",
     ]
 
 

@@ -14,7 +14,7 @@ from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
 from garlicfarm.log_application import LogApplication
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import Configuration

@@ -23,7 +23,7 @@ from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Snapshot
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Response, ValueType
 from tests.node.support.cluster import client_request

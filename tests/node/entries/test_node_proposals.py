@@ -31,8 +31,8 @@ from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
-from garlicfarm.testing.cluster import Cluster as MemoryCluster
-from garlicfarm.testing.cluster import cluster as memory_cluster
+from garlicfarm.testing.memory_cluster import Cluster as MemoryCluster
+from garlicfarm.testing.memory_cluster import cluster as memory_cluster
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.node.support.cluster import STEADY, Cluster, client_request, cluster
 

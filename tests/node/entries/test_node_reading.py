@@ -21,7 +21,7 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.refusals import Refusal
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.node.support.cluster import STEADY, password_of
 from tests.node.support.cluster import cluster as cluster_of_nodes
 
@@ -241,7 +241,7 @@ async def test_follower_whose_leader_lacks_the_extension_names_it_and_asks_nothi
 ) -> None:
     without = {name: version for name, version in EXTENSIONS.items() if name != "read-index"}
     assert len(without) == len(EXTENSIONS) - 1
-    monkeypatch.setattr("garlicfarm.testing.cluster.EXTENSIONS", without)
+    monkeypatch.setattr("garlicfarm.testing.memory_cluster.EXTENSIONS", without)
     async with cluster(3, application=Journal) as nodes:
         leader = await nodes.leader()
         await nodes.post(b"x")

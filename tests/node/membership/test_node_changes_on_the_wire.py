@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.refusals import Refusal
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_cluster_server, encode_request
 from garlicfarm.wire.messages import (
     NO_LEADER,

@@ -24,7 +24,7 @@ from garlicfarm.publishing.documents import ConnectTest, MemberTest, NodeReport,
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft import Change, ConfChange
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, status
 
 Clock = trio.testing.MockClock

@@ -10,7 +10,7 @@ from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
-from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
 
 

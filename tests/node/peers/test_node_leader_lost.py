@@ -7,7 +7,7 @@ import time
 import trio
 from trio.testing import MockClock
 
-from garlicfarm.testing.cluster import cluster
+from garlicfarm.testing.memory_cluster import cluster
 
 
 async def test_member_tells_which_leader_it_lost_and_when_until_it_knows_another(

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.testing import memory_network
-from garlicfarm.testing.cluster import cluster
+from garlicfarm.testing.memory_cluster import cluster
 
 
 @pytest.mark.parametrize(("way_s", "slow"), [(1.5, False), (2.7, True)])

@@ -17,7 +17,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import HardState, Persist
 from garlicfarm.raft.state import MAX_TERM
-from garlicfarm.testing.cluster import cluster
+from garlicfarm.testing.memory_cluster import cluster
 from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import MessageType, Request
 

@@ -18,7 +18,7 @@ from garlicfarm.errors import DiskHangs
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.replica import Replica
-from garlicfarm.testing.cluster import cluster
+from garlicfarm.testing.memory_cluster import cluster
 from tests.node.entries.test_node_reading import Journal, hold_disk, linearizable, plain, until
 from tests.node.support.cluster import cluster as cluster_of_nodes
 

@@ -7,7 +7,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from garlicfarm.node.session import Principal, Session
-from garlicfarm.testing.cluster import cluster
+from garlicfarm.testing.memory_cluster import cluster
 from garlicfarm.wire import ResponseDecoder, encode_request, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     Configuration,

@@ -1,6 +1,6 @@
 """`cluster`: a whole farm in one process, for tests of your own application.
 
-    from garlicfarm.testing.cluster import Cluster, cluster
+    from garlicfarm.testing.memory_cluster import Cluster, cluster
 
     @pytest.fixture
     async def farm() -> AsyncIterator[Cluster]:
@@ -264,7 +264,7 @@ class Cluster:
         async def dial_member(member: int, text: str) -> Established:
             return await dial(transport, Endpoint.parse(text), credentials)
 
-        logger = logging.getLogger("garlicfarm.testing.cluster")
+        logger = logging.getLogger("garlicfarm.testing.memory_cluster")
         log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
         paths = Path("unused"), Path("unused")
         host = ReplicaHost(node, *paths, dial_member, NodeMetrics().farm(FARM), log)
