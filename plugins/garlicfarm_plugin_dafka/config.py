@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import is_host
 from garlicfarm_plugin_dafka.keys import KeyPair, KnownPeer, Role, read_key, read_known_peers
@@ -21,20 +22,16 @@ __all__ = ["Keys", "MeshConfig", "MeshPlan", "TowerAddress", "TowerConfig", "Tow
 _MAX_PORT: Final = 65_535
 
 
-class _KeyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _KeyConfig(Settings, frozen=True, kw_only=True):
     key_file: Annotated[
-        str,
-        msgspec.Meta(
-            description="File (mode 0600) with this node's secret CURVE key; needed beyond loopback."
-        ),
+        str, setting("File (mode 0600) with this node's secret CURVE key; needed beyond loopback.")
     ] = ""
     peers_file: Annotated[
-        str,
-        msgspec.Meta(description="File with the public keys of all nodes and towers; belongs to key_file."),
+        str, setting("File with the public keys of all nodes and towers; belongs to key_file.")
     ] = ""
 
 
-class MeshConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeshConfig(_KeyConfig, frozen=True, kw_only=True):
     """A node's place among the others.
 
     ``towers``: where to find the others, each ``tcp://HOST:PORT?out=PORT&peer=NAME``. Nodes send their
@@ -49,21 +46,14 @@ class MeshConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     towers: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(description="Where to find the other nodes, each tcp://HOST:PORT?out=PORT&peer=NAME."),
+        tuple[str, ...], setting("Where to find the other nodes, each tcp://HOST:PORT?out=PORT&peer=NAME.")
     ] = ("tcp://127.0.0.1:5556",)
     listen: Annotated[
-        str,
-        msgspec.Meta(description="Where they subscribe to this one, tcp://HOST:PORT; port 0: any free one."),
+        str, setting("Where they subscribe to this one, tcp://HOST:PORT; port 0: any free one.")
     ] = "tcp://127.0.0.1:0"
-    advertise: Annotated[
-        str, msgspec.Meta(description="Where they reach that, tcp://HOST:PORT, if not there.")
-    ] = ""
+    advertise: Annotated[str, setting("Where they reach that, tcp://HOST:PORT, if not there.")] = ""
     high_water_mark: Annotated[
-        int,
-        msgspec.Meta(
-            description="Messages that are queued for each peer, in each direction.", ge=1, le=10_000_000
-        ),
+        int, setting("Messages that are queued for each peer, in each direction.", ge=1, le=10_000_000)
     ] = 10_000
 
     def check(self, base_dir: Path) -> MeshPlan:
@@ -96,7 +86,7 @@ class MeshConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return MeshPlan(tuple(towers), listen, host, port, keys, self.high_water_mark)
 
 
-class TowerConfig(_KeyConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TowerConfig(_KeyConfig, frozen=True, kw_only=True):
     """A tower.
 
     ``listen``: ``tcp://HOST:PORT?out=PORT``. Nodes send their beacons to the first port, and receive those of

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
-import msgspec
 import trio
 
 from garlicfarm.errors import Compacted, ConfigError, FellBehind, LocalProtocolError
 from garlicfarm.feed import Entry, Feed, FeedSite, FeedSource, ValueType, encode_lines
+from garlicfarm.plugin_settings import setting
 from garlicfarm_plugin_dafka.codec import DirectRecord, GetHeads, encode
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import FarmProducerCore
@@ -32,12 +32,11 @@ _BUSY_SHARE = 0.02
 """How much of its time a node that has other work spends on making and sending records. It lags then."""
 
 
-class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True):
     """``[[farm.feed]]`` with ``plugin = "dafka"``."""
 
     topic: Annotated[
-        str,
-        msgspec.Meta(description="What consumers subscribe to, 1 to 255 bytes. Without it: the farm's name."),
+        str, setting("What consumers subscribe to, 1 to 255 bytes. Without it: the farm's name.")
     ] = ""
 
 

@@ -20,6 +20,7 @@ import trio
 
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import ConfigError, PublisherError
+from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm_plugin_hooks.process_group import ProcessGroups, kill_marked
 
@@ -34,24 +35,19 @@ T = TypeVar("T")
 Command = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
-class HooksConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HooksConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "hooks"``. Each command: a program and its arguments, the
     program's path relative to the configuration file, or a name to be found in PATH. ``on_start`` empty:
     ``on_retire`` takes its place."""
 
-    on_publish: Annotated[
-        Command, msgspec.Meta(description="Command that publishes: a program and its arguments.")
-    ]
-    on_retire: Annotated[Command, msgspec.Meta(description="Command that stops publishing.")]
+    on_publish: Annotated[Command, setting("Command that publishes: a program and its arguments.")]
+    on_retire: Annotated[Command, setting("Command that stops publishing.")]
     on_start: Annotated[
         tuple[str, ...],
-        msgspec.Meta(
-            description="Command that stops what an earlier process published. Without it: on_retire."
-        ),
+        setting("Command that stops what an earlier process published. Without it: on_retire."),
     ] = ()
     timeout_s: Annotated[
-        float,
-        msgspec.Meta(description="Seconds after which a command is killed and has failed.", ge=0.1, le=3600),
+        float, setting("Seconds after which a command is killed and has failed.", ge=0.1, le=3600)
     ] = 30.0
 
 

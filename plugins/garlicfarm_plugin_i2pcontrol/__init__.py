@@ -26,6 +26,7 @@ from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import sam_endpoint
+from garlicfarm.plugin_settings import Hops, Settings, setting
 from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
@@ -42,7 +43,7 @@ BYTES_PER_UNIT = 1024
 """Limits are in KB/s; the routers' own code multiplies by 1024 to compare them with bytes."""
 
 
-class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class I2PControlConfig(Settings, frozen=True, kw_only=True):
     """``[farm.router]`` with ``plugin = "i2pcontrol"``.
 
     ``url`` of i2pd: ``https://127.0.0.1:7650``; of Java I2P: ``http://127.0.0.1:7657/jsonrpc/``. Plain
@@ -57,31 +58,19 @@ class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     url: Annotated[
         str,
-        msgspec.Meta(
-            description="The router's I2PControl: https://HOST:PORT, or http:// on loopback (Java I2P: http://127.0.0.1:7657/jsonrpc/)."
+        setting(
+            "The router's I2PControl: https://HOST:PORT, or http:// on loopback (Java I2P: http://127.0.0.1:7657/jsonrpc/)."
         ),
     ] = "https://127.0.0.1:7650"
-    password_file: Annotated[
-        str, msgspec.Meta(description="File (mode 0600) with its password on the first line.")
-    ]
+    password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")]
     pin: Annotated[
-        str,
-        msgspec.Meta(
-            description="Pin of the router's certificate, sha256-BASE64URL; needed beyond loopback."
-        ),
+        str, setting("Pin of the router's certificate, sha256-BASE64URL; needed beyond loopback.")
     ] = ""
-    router_info: Annotated[
-        str, msgspec.Meta(description="The file router.info of i2pd's data directory, to report it.")
-    ] = ""
+    router_info: Annotated[str, setting("The file router.info of i2pd's data directory, to report it.")] = ""
     sam: Annotated[
-        str,
-        msgspec.Meta(
-            description="The router's SAM, HOST:PORT on loopback, to measure what other members publish."
-        ),
+        str, setting("The router's SAM, HOST:PORT on loopback, to measure what other members publish.")
     ] = ""
-    hops: Annotated[
-        int, msgspec.Meta(description="Hops of the tunnels of such a measurement.", ge=0, le=7)
-    ] = 3
+    hops: Annotated[Hops, setting("Hops of the tunnels of such a measurement.")] = 3
 
 
 class I2PControlRouter(Router):

@@ -34,6 +34,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
+from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
 from garlicfarm.publisher import (
     KeyReport,
     Published,
@@ -59,27 +60,21 @@ _HINTS = {
 }
 
 
-class SamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SamConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "sam"``.
 
     ``target`` has the host of ``address``, since routers forward to the address that SAM's client has.
     """
 
-    address: Annotated[str, msgspec.Meta(description="The router's SAM, HOST:PORT on loopback.")] = (
-        "127.0.0.1:7656"
-    )
+    address: Annotated[str, setting("The router's SAM, HOST:PORT on loopback.")] = "127.0.0.1:7656"
     target: Annotated[
-        str,
-        msgspec.Meta(description="The service that gets the streams: HOST:PORT, with the host of address."),
+        str, setting("The service that gets the streams: HOST:PORT, with the host of address.")
     ] = "127.0.0.1:8080"
     keys: Annotated[
-        str,
-        msgspec.Meta(
-            description="File (mode 0600) of the service's destination: a private key or this node's bundle."
-        ),
+        str, setting("File (mode 0600) of the service's destination: a private key or this node's bundle.")
     ]
-    hops: Annotated[int, msgspec.Meta(description="Length of its tunnels.", ge=0, le=7)] = 3
-    quantity: Annotated[int, msgspec.Meta(description="Tunnels in each direction.", ge=1, le=16)] = 3
+    hops: Annotated[Hops, setting("Length of its tunnels.")] = 3
+    quantity: Annotated[Quantity, setting("Tunnels in each direction.")] = 3
 
 
 class _Service:

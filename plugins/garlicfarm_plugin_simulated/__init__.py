@@ -15,11 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus, Tunnels
 
 __all__ = ["SimulatedConfig", "SimulatedRouter", "simulated_status"]
@@ -38,14 +38,13 @@ FIGURES = (
 )
 
 
-class SimulatedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SimulatedConfig(Settings, frozen=True, kw_only=True):
     """``[farm.router]`` with ``plugin = "simulated"``. ``destination`` (I2P base64) is the leaf that the
     router serves; empty: the one from `simulated_destination`."""
 
-    seed: Annotated[int, msgspec.Meta(description="Determines all figures.")] = 0
+    seed: Annotated[int, setting("Determines all figures.")] = 0
     destination: Annotated[
-        str,
-        msgspec.Meta(description="The leaf that the router serves (I2P base64). Without it: from the seed."),
+        str, setting("The leaf that the router serves (I2P base64). Without it: from the seed.")
     ] = ""
 
 

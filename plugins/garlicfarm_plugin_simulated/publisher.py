@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import msgspec
 import trio
 
 from garlicfarm.errors import PublisherError
+from garlicfarm.plugin_settings import Settings
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
 __all__ = ["SimulatedPublisher", "SimulatedPublisherConfig"]
 
 
-class SimulatedPublisherConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SimulatedPublisherConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "simulated"``: no keys of its own."""
 
 

@@ -120,6 +120,7 @@ ROOMS: dict[str, set[str]] = {
         *("admin", "application", "config", "credentials", "feed", "http", "i2p", "log_application"),
         *("net", "plugins", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
+    "plugin_settings": set(),
     "plugins": {"feed", "publisher", "router", "transport"},
     "printable": set(),
     "publisher": {"publishing"},

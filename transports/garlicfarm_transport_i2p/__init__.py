@@ -24,6 +24,7 @@ from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError, RemoteProtocolError, TransportError, UnreachableError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.net.tcp import check_loopback, serve_tcp
+from garlicfarm.plugin_settings import setting
 from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["I2PConfig", "I2PTransport"]
@@ -67,14 +68,11 @@ _PAGES: tuple[tuple[str, tuple[type[TransportError], str, str]], ...] = (
 class I2PConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The table ``[transport.i2p]``."""
 
-    proxy: Annotated[
-        str, msgspec.Meta(description="The router's HTTP proxy, http://HOST:PORT on loopback.")
-    ] = "http://127.0.0.1:4444"
+    proxy: Annotated[str, setting("The router's HTTP proxy, http://HOST:PORT on loopback.")] = (
+        "http://127.0.0.1:4444"
+    )
     credentials_file: Annotated[
-        str,
-        msgspec.Meta(
-            description="File (mode 0600) with one line user:password, if the proxy requires a login."
-        ),
+        str, setting("File (mode 0600) with one line user:password, if the proxy requires a login.")
     ] = ""
 
 

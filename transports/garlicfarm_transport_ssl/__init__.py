@@ -24,6 +24,7 @@ from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, NotListening, TransportError, UnreachableError, first_error
 from garlicfarm.net.tcp import serve_listeners
 from garlicfarm.net.tls_stream import TlsStream
+from garlicfarm.plugin_settings import setting
 from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
@@ -40,22 +41,16 @@ class SslConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The table ``[transport.ssl]``."""
 
     certificate: Annotated[
-        str,
-        msgspec.Meta(
-            description="File with the node's certificate (PEM). Without it the node can dial but not listen."
-        ),
+        str, setting("File with the node's certificate (PEM). Without it the node can dial but not listen.")
     ] = ""
     private_key: Annotated[
-        str, msgspec.Meta(description="File with the key of the certificate (PEM, not encrypted, mode 0600).")
+        str, setting("File with the key of the certificate (PEM, not encrypted, mode 0600).")
     ] = ""
     ca: Annotated[
-        str,
-        msgspec.Meta(
-            description="File with authorities for certificates. Without it: the pin in each endpoint."
-        ),
+        str, setting("File with authorities for certificates. Without it: the pin in each endpoint.")
     ] = ""
     require_client_certificate: Annotated[
-        bool, msgspec.Meta(description="Peers that connect must present a certificate from ca.")
+        bool, setting("Peers that connect must present a certificate from ca.")
     ] = False
 
 

@@ -23,6 +23,7 @@ from wsproto.utilities import ProtocolError
 from garlicfarm.credentials.certificates import pin_of
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
 from garlicfarm.net.tcp import check_loopback, serve_tcp
+from garlicfarm.plugin_settings import setting
 from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_wss._stream import WebSocketStream
@@ -39,10 +40,7 @@ class WssConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The table ``[transport.wss]``."""
 
     ca: Annotated[
-        str,
-        msgspec.Meta(
-            description="File with the authorities for endpoints without a pin. Without it: the system's."
-        ),
+        str, setting("File with the authorities for endpoints without a pin. Without it: the system's.")
     ] = ""
 
 
