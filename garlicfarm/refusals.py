@@ -70,18 +70,18 @@ class Refusal(StrEnum):
     CANNOT_BE_DIALLED = (
         "cannot-be-dialled",
         8,
-        "It must run and listen there, and the leader must get through to it.",
+        "It must be running and listening there, where the leader can reach it.",
     )
     ENDPOINT_OF_ANOTHER_MEMBER = (
         "endpoint-of-another-member",
         9,
         "Each member has an endpoint of its own; see `garlicfarm member list`.",
     )
-    THE_LAST_MEMBER = "the-last-member", 10, "Stop it instead: a farm without members cannot be."
+    THE_LAST_MEMBER = "the-last-member", 10, "A farm needs at least one member: stop its node instead."
     TOO_FEW_MEMBERS_HEARD = (
         "too-few-members-heard",
         10,
-        "Too few of the members that would be left are heard of to be a majority: bring some back first, or "
+        "Too few of the members that would remain can be reached to be a majority: bring some back first, or "
         "use force and risk that nothing can be committed any more.",
     )
 
@@ -97,22 +97,22 @@ class Refusal(StrEnum):
     JOINER_REFUSES = (
         "the-new-server-refuses-to-join",
         0,
-        "It is a member of something else; let it join with a new directory.",
+        "It belongs to another farm: let it join with a new directory.",
     )
     JOINER_DOES_NOT_ANSWER = (
         "the-new-server-does-not-answer",
         0,
-        "Is it running still? Repeat `garlicfarm node join` there.",
+        "Check that it still runs, and repeat `garlicfarm node join` there.",
     )
     JOINER_DOES_NOT_CATCH_UP = (
         "the-new-server-does-not-catch-up",
         0,
-        "Its disk or the network is too slow for what is posted meanwhile.",
+        "Its disk or the network is slower than entries are posted.",
     )
     LEADERSHIP_LOST_MEANWHILE = (
         "leadership-was-lost-before-the-new-server-had-caught-up",
         0,
-        "Try again; it goes on where it ended.",
+        "Try again: it continues where it stopped.",
     )
 
 

@@ -73,7 +73,7 @@ def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
     """For each feed of the node that answered that is failed or blocked: why, and what to do, as the rest of
     a sentence. The health of the farm does not depend on feeds."""
     remedies = {
-        "failed": "mend that; the node starts the feed again by itself",
+        "failed": "fix that; the node restarts the feed by itself",
         "blocked": "check its destination and the node's log; the feed continues by itself",
     }
     return {

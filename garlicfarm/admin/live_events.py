@@ -48,7 +48,7 @@ __all__ = ["Form", "Lines", "LiveEvents", "Records", "ServerSentEvents", "Watche
 PIECE_BYTES = 256 << 10
 HELD_BYTES = 4 << 20
 LOOK_S = 1.0
-"""How often the pump looks how the farm stands while nothing is committed: no event says that a member fell
+"""How often the pump looks at the farm's state while nothing is committed: no event says that a member fell
 silent."""
 REST_S = 0.02
 REST_PER_MESSAGE_S = 0.004
@@ -216,7 +216,7 @@ class LiveEvents:
                     await trio.sleep_until(begun_s + REST_S)
 
     def _look(self) -> bool:
-        """Whether the farm stands otherwise than before."""
+        """Whether the farm's state has changed."""
         standing = _Standing(self.farm.status())
         if standing.is_same(self.standing):
             return False

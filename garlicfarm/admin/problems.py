@@ -142,7 +142,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 507,
                 "ranking-not-stored",
                 text,
-                "Make room on this node's disk, or mend it; then send it again.",
+                "Free some space on this node's disk, or repair it; then send it again.",
             )
         case Compacted():
             return Problem(

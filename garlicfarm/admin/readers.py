@@ -62,7 +62,7 @@ class Readers:
             raise Problem(
                 503,
                 "too-many-readers",
-                f"{len(readers)} queries report already what they have read of this farm, {own} of this user",
+                f"{len(readers)} queries already report what they have read of this farm, {own} of this user",
                 f"Reading works without. A report expires after {EXPIRY_S / 60:.0f} min.",
             )
         since_ms = time.time_ns() // 1_000_000 if known is None else known.since_ms

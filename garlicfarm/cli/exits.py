@@ -45,7 +45,7 @@ class Exit(IntEnum):
 
 
 NOT_TO_RESTART = (Exit.USAGE, Exit.STORAGE, Exit.REMOVED)
-"""The exit codes of `node start` that a restart cannot mend; the systemd unit names them."""
+"""The exit codes of `node start` that a restart cannot cure; the systemd unit names them."""
 
 _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (ConfigError, Exit.USAGE),

@@ -117,7 +117,7 @@ class RankProcess:
                     for index in self._said.keys() & self._of_nodes.keys():
                         if self._said[index] != self._of_nodes[index]:
                             raise GarlicFarmError(
-                                f"at index {index}, Spark ranks otherwise than node {node_id}"
+                                f"at index {index}, Spark's ranking differs from that of node {node_id}"
                             )
                         if index > beyond:
                             return index

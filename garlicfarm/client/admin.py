@@ -74,7 +74,7 @@ class AdminClient:
         sent to any other server. Without a pin, ``ca`` (a file) or the system's authorities identify a node.
     :raises ConfigError: a URL that is not https, an unusable pin or authority (the caller's fault).
 
-    Methods raise `UnreachableError` (no node answers, or looks at a password just now), `AuthError`
+    Methods raise `UnreachableError` (no node answers, or it is busy checking another password), `AuthError`
     (password, role, or the wrong certificate), `ConfigError` (no such farm), `NotLeader`, `NoQuorum` and
     `DiskHangs`, `RemoteProtocolError` (an invalid answer). Cancelled: a read has no effect, and a post may
     or may not take effect.

@@ -306,7 +306,11 @@ class Link:
             if not data:
                 decoder.receive_eof()
                 refused = self._server_id is not None and self._outstanding and self.heard == heard
-                hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
+                hint = (
+                    f"does this address lead to member {self._server_id}? its log says why it refuses"
+                    if refused
+                    else ""
+                )
                 raise UnreachableError("the peer closed the connection", hint)
             decoder.receive_data(data)
             now = trio.current_time()

@@ -1,4 +1,4 @@
-"""Members that cannot keep up whatever is sent to them, as this node sees it, and what mends that."""
+"""Members that cannot keep up whatever is sent to them, as this node sees it, and the remedy."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class Proposals:
         if response.destination == leader and response.next_index:
             reason = Refusal.of_client_request(response.next_index)
             if reason in (Refusal.ENTRY_TOO_LARGE, Refusal.ENTRY_REFUSED):
-                raise EntryRefused("", f"the leader refuses what this member ({node_id}) lets pass")
+                raise EntryRefused("", f"the leader refuses an entry that this member ({node_id}) accepts")
             raise ProposalDropped(reason)
         return None
 

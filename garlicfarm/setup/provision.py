@@ -402,7 +402,7 @@ def _staging(target: Path) -> Iterator[Path]:
         fsync_path(target)
         fsync_path(target.absolute().parent)
     except BlockingIOError as error:
-        raise StorageInUse(f"another process makes nodes in {target}") from error
+        raise StorageInUse(f"another process is making nodes in {target}") from error
     except BaseException as error:
         for path in (staging, *moved):
             shutil.rmtree(path, ignore_errors=True)

@@ -30,7 +30,7 @@ def storage_error(error: Exception, path: Path) -> StorageError:
     cause = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError | struct.error):
         return StorageError(
-            f"{path}: {cause}; the disk or the system failed, and nothing is tried again: mend that, then "
+            f"{path}: {cause}; the disk or the system failed, and nothing is tried again: repair that, then "
             "start the node"
         )
     return StorageDamaged(

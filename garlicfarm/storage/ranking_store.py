@@ -101,8 +101,8 @@ class RankingStore:
         """
         if self._directory / query in self.unusable:  # those in it may be newer
             raise RankingNotStored(
-                f"this node cannot read what {query} has stored: mend its disk and restart it, or delete the"
-                f" rankings of {query}"
+                f"this node cannot read what {query} has stored: repair its disk and restart it, or delete"
+                f" the rankings of {query}"
             )
         rankings = self.queries.get(query, ())
         if not rankings and len(self.queries) >= MAX_QUERIES:

@@ -109,7 +109,7 @@ async def test_nonsense_is_refused_before_the_farm_is_asked(
             ProposalDropped(Refusal.CANNOT_BE_DIALLED, "[::1]: connection-refused"),
             "cannot-be-dialled: [::1]: connection-refused",
             "cannot be dialled: [::1]: connection-refused",
-            "must get through",
+            "must be running",
         ),
         (
             ProposalDropped(Refusal.JOINER_DOES_NOT_ANSWER),
@@ -121,7 +121,7 @@ async def test_nonsense_is_refused_before_the_farm_is_asked(
             ProposalDropped(Refusal.LEADERSHIP_LOST_MEANWHILE),
             "leadership-was-lost-before-the-new-server-had-caught-up",
             "leadership was lost before the new server had caught up",
-            "goes on where it ended",
+            "continues where it stopped",
         ),
     ],
     ids=str,

@@ -58,7 +58,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             0,
             "farm farm: healthy, leader 1, can lose 1 more"
             "; feed files failed: /x: No space left on device"
-            "; mend that; the node starts the feed again by itself"
+            "; fix that; the node restarts the feed by itself"
             "; feed dafka blocked: no tower answers"
             "; check its destination and the node's log; the feed continues by itself",
         ),

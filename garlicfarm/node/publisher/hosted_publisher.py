@@ -279,7 +279,7 @@ class HostedPublisher:
                 self.status = checked_status(await plugin.status(), self.destination)
                 self.key = checked_key(plugin.key)
             if waiting.cancelled_caught:
-                self._leave(f"its status did not come within {STATUS_TIMEOUT_S:g} s")
+                self._leave(f"it has given no status within {STATUS_TIMEOUT_S:g} s")
             else:
                 self._on_status()
             asked_at = trio.current_time()

@@ -333,7 +333,7 @@ class PublishingTask:
         if not (self._withdrawal.is_withdrawn and self.can_publish and publisher.is_required):
             return []
         left_s = self._withdrawal.left_s(trio.current_time(), self._pause_s)
-        return [f"it could not publish a while ago, so this node offers itself only in {math.ceil(left_s)} s"]
+        return [f"it could not publish recently, so this node offers itself again in {math.ceil(left_s)} s"]
 
     def _problems(self) -> list[str]:
         return [problem for publisher in self.publishers for problem in publisher.problems()]

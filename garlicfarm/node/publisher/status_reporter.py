@@ -78,7 +78,7 @@ class PublishingReport(ServedLeaves, Protocol):
 
 
 class _Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """How it was when a status was begun. ``boot_ms``: the clock of leases."""
+    """What held when a status was begun. ``boot_ms``: the clock of leases."""
 
     boot_ms: int
     date_ms: int

@@ -150,7 +150,7 @@ async def test_address_of_another_member_is_found_out(
         with caplog.at_level("WARNING"):
             await farm.start(1, 2)
             assert await farm.leader() == 1
-            await error_of(farm, 1, 3, "is that member 3 at all? its log tells")
+            await error_of(farm, 1, 3, "does this address lead to member 3? its log says why it refuses")
         causes = [record.__dict__ for record in caplog.records]
         assert "a request for 3 sent to 2" in str(causes)
 

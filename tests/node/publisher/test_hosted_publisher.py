@@ -339,7 +339,7 @@ async def test_publisher_without_a_status_is_left(autojump_clock: Clock) -> None
     async with running(fake):
         await trio.sleep(12)
         assert fake.plugin.done() == ["standby", "publish", "left"]
-        assert fake.hosted.problem == "its status did not come within 10 s"
+        assert fake.hosted.problem == "it has given no status within 10 s"
 
 
 async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clock) -> None:

@@ -254,7 +254,7 @@ async def test_withdrawn_member_offers_itself_after_r_intervals_with_its_router(
         await trio.sleep(6)
         assert task.describe()[0]["state"] == "standby"
         (problem,) = task.describe()[0]["problems"]
-        assert problem.startswith("it could not publish a while ago, so this node offers itself only in ")
+        assert problem.startswith("it could not publish recently, so this node offers itself again in ")
         await trio.sleep(80)
         assert task.publishing_to_report is None
         await trio.sleep(10)
