@@ -115,7 +115,7 @@ async def test_nonsense_is_refused_before_the_farm_is_asked(
             ProposalDropped(Refusal.JOINER_DOES_NOT_ANSWER),
             "the-new-server-does-not-answer",
             "the new server does not answer",
-            "Repeat `garlicfarm node join`",
+            "repeat `garlicfarm node join`",
         ),
         (
             ProposalDropped(Refusal.LEADERSHIP_LOST_MEANWHILE),

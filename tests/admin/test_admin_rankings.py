@@ -291,5 +291,5 @@ async def test_readers_of_a_farm_are_bounded(client: AdminClient, monkeypatch: p
     monkeypatch.setattr(readers, "MAX_READERS", 2)
     for query in ("a", "b"):
         await client.put_reader("farm", query, 1)
-    with pytest.raises(NoQuorum, match="2 queries report already"):
+    with pytest.raises(NoQuorum, match="2 queries already report"):
         await client.put_reader("farm", "late", 1)
