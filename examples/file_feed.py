@@ -1,8 +1,6 @@
 """A feed plugin: a file with a JSON line for each entry, which goes on where it ended."""
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,14 +8,10 @@ import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError, FeedError
-from garlicfarm.feed import Entry, Feed, FeedSite, FeedSource, encode_lines
-
-PIECE_BYTES = 1 << 20  # of entries that are in memory at a time
+from garlicfarm.feed import Feed, FeedSite, FeedSource, encode_lines
 
 
-class FileFeedConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The keys of [[farm.feed]] that are not the node's own."""
-
+class FileFeedConfig(msgspec.Struct, forbid_unknown_fields=True):
     path: str
 
 
@@ -26,37 +20,27 @@ class FileFeed(Feed):
 
     def __init__(self, config: Any, base_dir: Path, site: FeedSite) -> None:
         super().__init__(config, base_dir, site)
-        self._path = base_dir / config.path
-        if not self._path.parent.is_dir():
-            raise ConfigError([f"feed file: path: {self._path.parent} is not a directory"])
+        self.path = base_dir / config.path
+        if not self.path.parent.is_dir():
+            raise ConfigError([f"feed file: path: {self.path.parent} is not a directory"])
 
     async def run(self, source: FeedSource, *, task_status: trio.TaskStatus[None]) -> NoReturn:
         try:
-            after = await trio.to_thread.run_sync(self._last_index)
-            source.report_read(after)
-            task_status.started()
-            # Where the log does not reach back so far, the file has a gap.
-            async for entries in source.entries(max(after, source.first_index - 1), PIECE_BYTES):
-                await trio.to_thread.run_sync(self._append, entries)
-                source.report_read(entries[-1].index)
+            async with await trio.open_file(self.path, "a+b") as file:
+                await file.seek(0)
+                whole, last = 0, b'{"index": 0}'
+                async for line in file:
+                    if line.endswith(b"\n"):  # a crash may have cut the last one short
+                        whole, last = whole + len(line), line
+                await file.truncate(whole)
+                after = json.loads(last)["index"]
+                source.report_read(after)
+                task_status.started()
+                # Where the log does not reach back so far, the file has a gap.
+                async for entries in source.entries(max(after, source.first_index - 1), 1 << 20):
+                    await file.write(encode_lines(entries))
+                    await file.flush()
+                    source.report_read(entries[-1].index)
         except OSError as error:
-            raise FeedError(f"{self._path}: {error.strerror}") from error
+            raise FeedError(f"{self.path}: {error.strerror}") from error
         raise AssertionError("unreachable: the entries do not end")
-
-    def _last_index(self) -> int:
-        """The index in the last line; a line that a crash cut short is removed."""
-        with self._path.open("a+b") as file:
-            file.seek(0)
-            size, last = 0, b"{}"
-            for line in file:
-                if line.endswith(b"\n"):
-                    size, last = size + len(line), line
-            file.truncate(size)
-        index: int = json.loads(last).get("index", 0)
-        return index
-
-    def _append(self, entries: Sequence[Entry]) -> None:
-        with self._path.open("ab") as file:
-            file.write(encode_lines(entries))
-            file.flush()
-            os.fsync(file.fileno())

@@ -4,7 +4,8 @@ A `StateMachine` is the pure part: a deterministic fold over the committed log. 
 machine that a node runs. It may bring more, each part optional: it judges entries where they are posted, has
 tasks, metrics and endpoints of its own, and adds to what the node says of the farm. The applications ``log``
 (`garlicfarm.log_application`) and ``publisher`` (`garlicfarm.node.publisher`) use this contract and nothing
-else, so an application that you hand to `garlicfarm.node.serve` is their equal.
+else, so one of yours is their equal. It is a class found through the entry point group
+``garlicfarm.applications``; its name is the value of ``application =`` in ``[[farm]]``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -202,8 +203,10 @@ class Application(ABC):
     """The application of one farm of a node: a `StateMachine`, and what it brings beside that.
 
     The methods of the state machine keep its rules. The others may read clocks; none but `run` and the
-    handlers of `endpoints` may block.
+    handlers of `endpoints` may block. It is made with the farm's name.
     """
+
+    api_version: ClassVar[int] = 1
 
     @abstractmethod
     def apply(self, index: int, term: int, entry: bytes) -> None:

@@ -27,6 +27,7 @@ TRANSPORTS = "garlicfarm.transports"
 ROUTERS = "garlicfarm.routers"
 PUBLISHERS = "garlicfarm.publishers"
 FEEDS = "garlicfarm.feeds"
+APPLICATIONS = "garlicfarm.applications"
 CONTRACTS: Mapping[str, tuple[str, type[Any]]] = {
     "transport": (TRANSPORTS, Transport),
     "router": (ROUTERS, Router),
@@ -96,7 +97,8 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
         missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
         raise PluginError(f"{label}: {info.value} does not implement {missing}", info.distribution)
     config_class = getattr(plugin, "Config", None)
-    if not (isinstance(config_class, type) and issubclass(config_class, msgspec.Struct)):
+    is_struct = isinstance(config_class, type) and issubclass(config_class, msgspec.Struct)
+    if group != APPLICATIONS and not is_struct:  # an application has the farm's table
         raise PluginError(f"{label}: {info.value}.Config is not a msgspec.Struct", info.distribution)
     return plugin
 
@@ -104,7 +106,8 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
 def options_of(plugin: Any) -> tuple[PluginOption, ...]:
     """The options of a loaded plugin, as its ``Config`` declares them. What each means is the ``description``
     of its `msgspec.Meta`."""
-    return tuple(_option(field) for field in msgspec.structs.fields(plugin.Config))
+    config_class = getattr(plugin, "Config", None)
+    return tuple(map(_option, msgspec.structs.fields(config_class))) if config_class else ()
 
 
 def _option(field: msgspec.structs.FieldInfo) -> PluginOption:

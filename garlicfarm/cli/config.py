@@ -117,10 +117,10 @@ def _strange_applications(checked: Config) -> Sequence[str]:
     """The farms whose application `node start` does not have: a program of the user's runs them, or the name
     is misspelt."""
     from garlicfarm.errors import ConfigError
-    from garlicfarm.node import APPLICATIONS, check_applications
+    from garlicfarm.node import check_applications, find_applications
 
     try:
-        check_applications(checked.farm, APPLICATIONS)
+        check_applications(checked.farm, find_applications())
     except ConfigError as error:
         return [f"{problem}; `node start` runs no other" for problem in error.problems]
     return ()
@@ -179,12 +179,13 @@ def _problems(checked: Config) -> Iterator[str]:
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.credentials.private_files import read_private_file
     from garlicfarm.errors import ConfigError, PluginError, StorageError
-    from garlicfarm.node import APPLICATIONS
+    from garlicfarm.node import find_applications
     from garlicfarm.node.hosted_feed import check_retention, make_feeds
     from garlicfarm.plugins import make_router, make_transport
     from garlicfarm.storage import read_genesis
     from garlicfarm.transport import Endpoint, Transport, listener_problems
 
+    applications = find_applications()
     transports: dict[str, Transport] = {}
 
     def attempt(action: Callable[..., object], *arguments: object) -> Iterator[str]:
@@ -194,6 +195,9 @@ def _problems(checked: Config) -> Iterator[str]:
             yield from error.problems
         except PluginError as error:
             yield str(error)
+
+    def check_application(farm: FarmSection) -> None:
+        applications[farm.application](farm.name).check_configuration(farm, checked)
 
     def use(scheme: str) -> None:
         transports[scheme] = make_transport(scheme, checked.transport.get(scheme, {}), checked.base_dir)
@@ -220,7 +224,6 @@ def _problems(checked: Config) -> Iterator[str]:
         if farm.router:
             table = {key: value for key, value in farm.router.items() if key != "plugin"}
             yield from attempt(make_router, farm.router["plugin"], table, checked.base_dir)
-        if farm.application in APPLICATIONS:
-            application = APPLICATIONS[farm.application](farm.name)
-            yield from attempt(application.check_configuration, farm, checked)
+        if farm.application in applications:
+            yield from attempt(check_application, farm)
         yield from attempt(check_feeds, farm)

@@ -61,6 +61,18 @@ class Choice(_Choice):
         return super().convert(value, param, ctx)
 
 
+class _Application(Choice):
+    """One in the house, or one that an installed distribution brings."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from garlicfarm.plugins import APPLICATIONS, list_plugins
+
+        if value in self.choices:
+            return str(value)
+        installed = [info.name for info in list_plugins(APPLICATIONS)]
+        return Choice([*self.choices, *installed]).convert(value, param, ctx)
+
+
 class Seconds(click.ParamType[float]):
     """A duration above 0, in seconds."""
 
@@ -156,8 +168,13 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 def application_option() -> Callable[[Any], Any]:
     """``--application`` of a command that makes a farm."""
-    kind = Choice(["publisher", "log"])
-    return click.option("--application", type=kind, default="publisher", show_default=True)
+    return click.option(
+        "--application",
+        type=_Application(["publisher", "log"]),
+        default="publisher",
+        show_default=True,
+        help="Or the name of one that is installed.",
+    )
 
 
 def epoch_length_option() -> Callable[[Any], Any]:

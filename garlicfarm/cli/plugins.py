@@ -19,6 +19,7 @@ _TABLES = {
     "router": '[farm.router] plugin = "{}"',
     "publisher": '[[farm.publisher]] plugin = "{}"',
     "feed": '[[farm.feed]] plugin = "{}"',
+    "application": '[[farm]] application = "{}"',
 }
 """Where each kind is configured."""
 
@@ -26,7 +27,7 @@ _TABLES = {
 @click.command(cls=Command, examples=["garlicfarm plugins", "garlicfarm plugins -o json"])
 @shared_options("output")
 def plugins(options: Options) -> None:
-    """List the installed transports, routers, publishers and feeds, each with its options.
+    """List the installed transports, routers, publishers, feeds and applications, each with its options.
 
     The options are keys of the table that is named. A plugin that cannot be loaded is listed with the reason.
     """
@@ -39,11 +40,13 @@ def plugins(options: Options) -> None:
 
 
 def _rows() -> list[dict[str, Any]]:
+    from garlicfarm.application import Application
     from garlicfarm.errors import PluginError
-    from garlicfarm.plugins import CONTRACTS, list_plugins, load_plugin, options_of
+    from garlicfarm.plugins import APPLICATIONS, CONTRACTS, list_plugins, load_plugin, options_of
 
+    contracts: dict[str, tuple[str, type[Any]]] = {**CONTRACTS, "application": (APPLICATIONS, Application)}
     rows: list[dict[str, Any]] = []
-    for kind, (group, base_class) in CONTRACTS.items():
+    for kind, (group, base_class) in contracts.items():
         for each in list_plugins(group):
             row = {
                 "kind": kind,

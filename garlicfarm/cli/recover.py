@@ -31,19 +31,20 @@ def recover(options: Options, agreed: bool) -> None:
     """
     from garlicfarm.cli.sign_of_life import run_blocking
     from garlicfarm.config import find_config, load
-    from garlicfarm.node import APPLICATIONS, check_applications
+    from garlicfarm.node import check_applications, find_applications
     from garlicfarm.setup.recovery import finish_recovery, read_survivor, recover_store
     from garlicfarm.storage import DataDirectory
 
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
     section = _section(config, options.farm)
-    check_applications([section], APPLICATIONS)
+    applications = find_applications()
+    check_applications([section], applications)
     with DataDirectory.open(config.node.data_dir) as data:
         directory = data.farm_directory(section.name)
         if agreed and finish_recovery(directory):
             say("an interrupted recovery is finished now; nothing else was done")
             return
-        application = APPLICATIONS[section.application](section.name)
+        application = applications[section.application](section.name)
         read = partial(read_survivor, directory, section.name, application)
         survivor = run_blocking(f"the log in {directory} to be read", read)
         members = [

@@ -3,6 +3,7 @@
 `serve` runs a whole node from its configuration.
 """
 
-from garlicfarm.node.node import APPLICATIONS, Node, check_applications, serve
+from garlicfarm.node.applications import check_applications, find_applications
+from garlicfarm.node.node import Node, serve
 
-__all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]
+__all__ = ["Node", "check_applications", "find_applications", "serve"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,19 +14,16 @@ from garlicfarm import descriptors
 from garlicfarm._version import __version__
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
-from garlicfarm.application import Application
-from garlicfarm.config import Config, FarmSection
+from garlicfarm.config import Config
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, Removed, StorageError, first_error
 from garlicfarm.feed.pages import reader_limiter
-from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.names import did_you_mean
+from garlicfarm.node.applications import ApplicationFactory, check_applications, find_applications
 from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
-from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.node.transports import Transports
 from garlicfarm.storage import DataDirectory, forget_leave_order
 from garlicfarm.transport import Endpoint, network_of
@@ -36,34 +32,13 @@ from garlicfarm.wire.messages import Configuration
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp
 
-__all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]
-
-ApplicationFactory = Callable[[str], Application]
-
-APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
-    {"publisher": PublisherApplication, "log": lambda farm: LogApplication()}
-)
-"""The built-in applications: name in the configuration → factory, given the farm's name. A farm has one,
-chosen when it is created (D14)."""
-
-
-def check_applications(farms: Iterable[FarmSection], applications: Mapping[str, ApplicationFactory]) -> None:
-    """Raises `ConfigError`: farms name an application that the table ``applications`` lacks."""
-    known = ", ".join(applications)
-    problems = [
-        f"farm {farm.name}: no application {farm.application!r}"
-        f"{did_you_mean(farm.application, applications)}; there are: {known}"
-        for farm in farms
-        if farm.application not in applications
-    ]
-    if problems:
-        raise ConfigError(problems)
+__all__ = ["Node", "serve"]
 
 
 async def serve(
     config: Config,
     *,
-    applications: Mapping[str, ApplicationFactory] = APPLICATIONS,
+    applications: Mapping[str, ApplicationFactory] | None = None,
     shutdown: trio.Event | None = None,
     stays: bool = False,
     task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
@@ -71,9 +46,9 @@ async def serve(
     """Run a node until ``shutdown`` is set, then end it in order. Reports the node once it listens; never if
     ``shutdown`` comes first.
 
-    :param applications: name in the configuration → factory, given the farm's name. It makes a new
-        object at each call: between JRaft peers `restore` is tried on another object first, in another
-        thread.
+    :param applications: name in the configuration → factory, given the farm's name. It makes a new object at
+        each call: between JRaft peers `restore` is tried on another object first, in another thread. None:
+        those of `find_applications`.
     :param stays: it stays a member of farms whose leader told it to leave in an earlier run.
     :raises ConfigError: the configuration, or a file that it names, is not usable; or it names an application
         that ``applications`` lacks.
@@ -84,6 +59,8 @@ async def serve(
 
     Cancelled: ends at once; acknowledged entries are durable all the same.
     """
+    if applications is None:
+        applications = find_applications()
     check_applications(config.farm, applications)
     limit, required = descriptors.limit(), descriptors.required(len(config.farm))
     if limit < required:

@@ -27,7 +27,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.node import APPLICATIONS
+from garlicfarm.node.applications import BUILT_IN
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore, read_genesis
 
@@ -380,7 +380,7 @@ def test_create_node_listens_where_it_is_dialled(tmp_path: Path, endpoint: str, 
 def test_application_of_a_new_farm_is_one_that_node_start_runs(
     here: Path, capsys: Capture, command: list[str]
 ) -> None:
-    choices = ", ".join(repr(name) for name in APPLICATIONS)
+    choices = ", ".join(repr(name) for name in BUILT_IN)
     for name, close in (("publsher", "; did you mean 'publisher'?"), ("tally", "")):
         assert run([*command, "--application", name]) == 2
         said = capsys.readouterr().err.splitlines()[-1].rstrip(".")

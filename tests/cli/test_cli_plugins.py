@@ -12,6 +12,7 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.plugins import CONTRACTS, FEEDS, PluginOption, list_plugins, options_of
+from tests.own_application import install_key_value
 
 
 class Plugin:
@@ -93,3 +94,28 @@ def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(
     assert "no_such_module" in row["problem"]
     assert run(["plugins"]) == 0
     assert "No module named 'no_such_module'" in " ".join(capsys.readouterr().out.split())
+
+
+def test_installed_application_is_made_checked_and_listed_under_its_own_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_key_value(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert run(["node", "init", "--host", "a.example", "--application", "key-value"]) == 0
+    assert run(["config", "check"]) == 0
+    assert run(["plugins"]) == 0
+    said = capsys.readouterr()
+    assert '[[farm]] application = "key-value"  (my-package 1.0)' in said.out
+    assert "warning" not in said.err
+    assert run(["node", "init", "other", "--application", "key-valu"]) == 2
+    assert "did you mean 'key-value'?" in capsys.readouterr().err
+
+
+def test_application_under_the_name_of_one_in_the_house_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_key_value(tmp_path, monkeypatch, name="log")
+    monkeypatch.chdir(tmp_path)
+    assert run(["node", "init", "--application", "log"]) == 0
+    assert run(["config", "check"]) == 2
+    assert "my-package brings an application 'log', which is built in" in capsys.readouterr().err

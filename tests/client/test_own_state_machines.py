@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,21 +19,19 @@ from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage.snapshots import list_snapshots
+from tests.own_application import EXAMPLES, install_key_value
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-OWN_NODE = EXAMPLES / "own_node.py"
 USER, PASSWORD = "alice", "a password of hers"
 DEADLINE_S = 240.0
-NODE = (sys.executable, "-m", "garlicfarm", "node", "start")
 NONE: Mapping[str, int] = {}
 
 
 @asynccontextmanager
 async def farm_of_three(
-    directory: Path, retention: Mapping[str, int] = NONE, command: Sequence[str] = NODE
+    directory: Path, retention: Mapping[str, int] = NONE, application: str = "log"
 ) -> AsyncIterator[ProcessFarm]:
-    plan = FarmPlan(application="log", raft=FAST, retention=retention)
-    async with process_farm(directory / "farm", 3, plan, command=command, start=False) as farm:
+    plan = FarmPlan(application=application, raft=FAST, retention=retention)
+    async with process_farm(directory / "farm", 3, plan, start=False) as farm:
         for node in farm.nodes.values():
             UserStore(node.directory / "data" / "users").add(USER, "writer", PASSWORD)
         async with trio.open_nursery() as nursery:
@@ -101,15 +98,17 @@ async def test_entry_that_is_repeated_is_in_the_log_twice_and_its_id_tells(tmp_p
 
 
 @pytest.mark.slow
-async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(tmp_path: Path) -> None:
+async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_key_value(tmp_path, monkeypatch)
     retention = {"snapshot_every_entries": 10, "keep_entries": 1}
-    command = (sys.executable, str(OWN_NODE))
-    async with farm_of_three(tmp_path, retention, command) as farm:
+    async with farm_of_three(tmp_path, retention, "key-value") as farm:
         async with client_of(*farm.nodes.values()) as client:
             for number in range(30):
                 index, _ = await client.post("farm", b"%d=%d" % (number % 7, number))
             with pytest.raises(EntryRefused, match="not key=value"):
-                await client.post("farm", b"\xff")
+                await client.post("farm", b"no equals")
         expected = {str(number % 7): str(number) for number in range(23, 30)}
         assert await states(farm, index) == [expected] * 3
         for node_id in farm.nodes:

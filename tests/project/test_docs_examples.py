@@ -20,13 +20,13 @@ from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.feed.lines import encode_lines
 from garlicfarm.raft import Entry
 from garlicfarm.router import Router
+from garlicfarm.testing import FAST, FarmPlan, process_farm
 from garlicfarm.testing.feed_suite import FeedSuite
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm.testing.transport_suite import TransportSuite
-from garlicfarm.transport import Endpoint, Transport
+from garlicfarm.transport import Transport
 from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka import MeshConfig, open_producer
-from tests.admin.fake_node import PASSWORDS, FakeNode
 from tests.dafka.meshes import plain_tower
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("howto/transport-plugin.md", "memory_transport"),
+        ("howto/transport-plugin.md", "plain_transport"),
         ("howto/router-plugin.md", "file_router"),
         ("howto/publisher-plugin.md", "file_publisher"),
         ("howto/feed-plugin.md", "file_feed"),
@@ -72,17 +72,23 @@ def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Pat
     assert done.returncode == 0, done.stdout
 
 
-async def test_watcher_says_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    node, output = FakeNode(tmp_path / "data"), ""
-    async with node.running() as url, trio.open_nursery() as nursery:
-        nursery.start_soon(example("watch").main, url, node.pin, "rita", PASSWORDS["rita"][1])
-        node.farm.commit(b"hello")
+@pytest.mark.slow
+async def test_follower_posts_and_says_what_happens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ""
+    plan = FarmPlan(application="log", raft=FAST)
+    async with process_farm(tmp_path / "farm", 1, plan) as farm, trio.open_nursery() as nursery:
         with trio.fail_after(240):
-            while "hello" not in output:
+            async with farm.nodes[1].client() as client:
+                await client.post(farm.name, b"there is a leader")
+            nursery.start_soon(example("follow").main, str(farm.nodes[1].directory / "garlicfarm.toml"))
+            while "EntryEvent" not in output:
                 await trio.sleep(0.01)
                 output += capsys.readouterr().out
         nursery.cancel_scope.cancel()
-    assert output == 'leader 1 in term 3\nthe farm is degraded\n1 "hello"\n'
+    assert output.startswith("committed at index ")
+    assert "b'hello from this machine'" in output
 
 
 async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,17 +120,12 @@ async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.Captu
     ]
 
 
-class TestMemoryTransport(TransportSuite):
+class TestPlainTransport(TransportSuite):
     @pytest.fixture
     def transport(self, tmp_path: Path) -> Transport:
-        module = example("memory_transport")
-        made: Transport = module.MemoryTransport(module.MemoryConfig(), tmp_path)
-        self.made = made
-        return made
-
-    async def send_garbage(self, bound: Endpoint) -> trio.abc.Stream:
-        """There is nothing below this transport that could be broken; so garbage is a silent stream."""
-        return await self.made.open_stream(bound)
+        made = example("plain_transport").PlainTransport
+        transport: Transport = made(made.Config(), tmp_path)
+        return transport
 
 
 class TestFileRouter(RouterSuite):
@@ -187,10 +188,10 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
     ("page", "name"),
     [
         ("howto/use-the-log.md", "replicated_log"),
-        ("howto/use-the-log.md", "watch"),
+        ("howto/use-the-log.md", "follow"),
         ("howto/use-the-log.md", "key_value"),
-        ("howto/use-the-log.md", "own_node"),
-        ("howto/transport-plugin.md", "memory_transport"),
+        ("howto/use-the-log.md", "own_application"),
+        ("howto/transport-plugin.md", "plain_transport"),
         ("howto/router-plugin.md", "file_router"),
         ("howto/publisher-plugin.md", "file_publisher"),
         ("howto/feed-plugin.md", "file_feed"),

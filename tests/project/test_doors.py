@@ -101,8 +101,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "application": {"config", "credentials", "raft", "router", "wire"},
     "cli": {
-        *("admin", "client", "config", "credentials", "feed", "http", "i2p", "lab", "net", "node"),
-        *("plugins", "publishing", "router", "setup", "storage", "transport", "wire"),
+        *("admin", "application", "client", "config", "credentials", "feed", "http", "i2p", "lab", "net"),
+        *("node", "plugins", "publishing", "router", "setup", "storage", "transport", "wire"),
     },
     "client": {"config", "credentials", "feed", "http", "net", "plugins", "raft", "transport", "wire"},
     "config": {"i2p", "transport"},
@@ -151,7 +151,7 @@ ROOMS: dict[str, set[str]] = {
 }
 """Room → the rooms that it may import, beside `GROUND`."""
 PUBLISHER_ROOMS = ("garlicfarm.publishing", "garlicfarm.node.publisher", "garlicfarm.testing.simulator")
-TABLE_OF_APPLICATIONS = "garlicfarm.node.node"
+TABLE_OF_APPLICATIONS = "garlicfarm.node.applications"
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 SILENCERS = re.compile(r"type:\s*ignore|noqa|(mypy|ruff|pyright)\s*:|pragma", re.IGNORECASE)
 
@@ -444,7 +444,7 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
         ("garlicfarm.publishing.synthetic", "import re\nx = re.compile('x')  # a pattern"),
         ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
         ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
-        ("garlicfarm.node.node", "from garlicfarm.node.publisher import PublisherApplication"),
+        ("garlicfarm.node.applications", "from garlicfarm.node.publisher import PublisherApplication"),
         ("garlicfarm.node.publisher.synthetic", "isinstance(application, PublisherFold)"),
         ("garlicfarm.admin.synthetic", "import trio\nfrom garlicfarm.errors import ConfigError"),
         ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,8 +19,8 @@ from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports,
 from garlicfarm.raft.types import Entry
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.storage.segments import read_entries, read_log
+from tests.own_application import install_key_value
 
-OWN_NODE = Path(__file__).parents[3] / "examples" / "own_node.py"
 MIB = 1 << 20
 ENTRIES, ENTRY_BYTES = 25, 800_000
 WHOLE = 1 << 40
@@ -127,9 +126,11 @@ async def state(node: NodeProcess, farm: str) -> dict[str, str]:
 
 @pytest.mark.slow
 async def test_snapshot_is_gone_on_with_after_kill_9_of_the_receiver_and_of_the_sender(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = FarmPlan(application="log", raft=FAST, retention={"snapshot_every_entries": 10, "keep_entries": 1})
+    install_key_value(tmp_path, monkeypatch)
+    retention = {"snapshot_every_entries": 10, "keep_entries": 1}
+    plan = FarmPlan(application="key-value", raft=FAST, retention=retention)
     ports = free_ports(6)
     valves = {member: Valve(ports[member - 1], ports[member + 2]) for member in (1, 2, 3)}
     members = {
@@ -140,10 +141,9 @@ async def test_snapshot_is_gone_on_with_after_kill_9_of_the_receiver_and_of_the_
         )
         for member in valves
     }
-    command = (sys.executable, str(OWN_NODE))
     async with (
         trio.open_nursery() as nursery,
-        process_farm(tmp_path / "farm", members, plan, command=command, start=False) as farm,
+        process_farm(tmp_path / "farm", members, plan, start=False) as farm,
     ):
         for member, valve in valves.items():
             await nursery.start(valve.run)

@@ -18,7 +18,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import Established, initiate
-from garlicfarm.node import APPLICATIONS, Node, serve
+from garlicfarm.node import Node, serve
 from garlicfarm.node.replica import Replica
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
@@ -284,7 +284,7 @@ async def cluster(
     count: int = 1,
     *,
     start: bool = True,
-    applications: Mapping[str, Any] = APPLICATIONS,
+    applications: Mapping[str, Any] | None = None,
     members: Mapping[int, MemberPlan] | None = None,
     **plan: Any,
 ) -> AsyncIterator[Cluster]:

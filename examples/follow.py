@@ -1,4 +1,4 @@
-"""Append to the log of a farm, on the machine of one of its nodes: post_here.py garlicfarm.toml"""
+"""Post an entry, then follow the farm, on the machine of a node: follow.py garlicfarm.toml"""
 
 import sys
 
@@ -11,6 +11,9 @@ async def main(config: str) -> None:
     async with from_config(config) as client:
         index, term = await client.post("farm", b"hello from this machine")
         print(f"committed at index {index}, in term {term}")
+        async with client.events("farm", after=index - 1) as events:
+            async for event in events:
+                print(event)
 
 
 if __name__ == "__main__":
