@@ -291,7 +291,7 @@ async def test_page_shows_the_feeds_of_the_node_and_what_to_do_about_them(node: 
             files | {"state": "failed", "problem": "<b>: No space left on device"},
         ]
         text = " ".join(Texts((await client.get("/")).text).text.split())
-        assert "idle running 7 0 files failed – 1,200 <b>: No space left on device; mend that;" in text
+        assert "idle running 7 0 files failed – 1,200 <b>: No space left on device; fix that;" in text
         node.farm.feeds = [files | {"state": "running", "problem": "it has passed nothing on for 60 s"}]
         text = " ".join(Texts((await client.get("/")).text).text.split())
         assert "files blocked – 1,200 it has passed nothing on for 60 s; check its" in text

@@ -123,7 +123,7 @@ async def test_feed_that_fails_is_shown_with_what_to_do_without_a_reload(
     node.farm.commit(note("news"))
     await page.until("document.querySelector('#feeds-rows .bad')?.innerText === 'failed'")
     text = await page.text("#feeds-rows")
-    assert "No space left on device; mend that" in text
+    assert "No space left on device; fix that" in text
     assert EVIL in text
     assert "owned" not in await page.value("document.title")
 
