@@ -29,18 +29,14 @@ async def test_role_bounds_what_a_user_may_do(node: FakeNode, url: str, user: st
 
 
 @pytest.mark.parametrize(("user", "password"), [("paul", "wrong"), ("nobody", "paul's word")])
-async def test_wrong_credentials_are_refused_alike_and_counted(
-    node: FakeNode, url: str, user: str, password: str
-) -> None:
+async def test_wrong_credentials_are_refused_alike_and_counted(node, url, user, password):
     async with AdminClient([url], user=user, password=password, pin=node.pin) as client:
         with pytest.raises(AuthError, match="the user or the password is wrong"):
             await client.node()
     assert node.metrics.registry.get_sample_value("garlicfarm_auth_failures_total", {"farm": ""}) == 1
 
 
-async def test_wrong_passwords_are_answered_later_each_time_and_right_ones_at_once(
-    node: FakeNode, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_wrong_passwords_are_answered_later_each_time_and_right_ones_at_once(node, autojump_clock):
     app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
 
     async def took_s(address: str, password: str) -> float:
@@ -84,9 +80,7 @@ async def test_replayed_authorization_is_stale_and_counts_as_no_failure(node: Fa
         assert (await client.get("/v1/farms", headers=elsewhere)).status_code == 401
 
 
-async def test_browser_sent_by_a_page_from_elsewhere_is_refused_though_logged_in(
-    node: FakeNode, url: str
-) -> None:
+async def test_browser_sent_by_a_page_from_elsewhere_is_refused_though_logged_in(node, url):
     auth = httpx.DigestAuth("paul", PASSWORDS["paul"][1])
     tls = client_tls(pin=node.pin, ca=None)
     async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False, auth=auth) as client:
@@ -97,9 +91,7 @@ async def test_browser_sent_by_a_page_from_elsewhere_is_refused_though_logged_in
     assert node.farm.commit_index == 1
 
 
-async def test_user_removed_while_logged_in_is_out_at_the_next_request(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_user_removed_while_logged_in_is_out_at_the_next_request(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.CHECK_S", 3600)  # or its connection is cut before that
     async with node.running() as url, node.client(url, "rita") as client:
         await client.node()
@@ -108,9 +100,7 @@ async def test_user_removed_while_logged_in_is_out_at_the_next_request(
             await client.node()
 
 
-async def test_users_file_that_others_can_read_lets_nobody_in_and_is_logged(
-    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_users_file_that_others_can_read_lets_nobody_in_and_is_logged(node, url, caplog):
     (node.data_dir / "users").chmod(0o644)
     (node.data_dir / "users").write_text("{}")
     tls = client_tls(pin=node.pin, ca=None)
@@ -141,9 +131,7 @@ async def test_users_file_that_others_can_read_lets_nobody_in_and_is_logged(
     ],
 )
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
-async def test_scraper_not_over_loopback_needs_the_token(
-    node: FakeNode, path: str, host: str, token: str, sent: str | None, status: int
-) -> None:
+async def test_scraper_not_over_loopback_needs_the_token(node, path, host, token, sent, status):
     app = create_app(node, shutdown=trio.Event(), metrics_token=token)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     headers = {} if sent is None else {"Authorization": sent}
@@ -169,9 +157,7 @@ async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> N
     assert node.farm.log[0].value == b"from curl"
 
 
-async def test_log_of_the_program_never_shows_credentials(
-    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_of_the_program_never_shows_credentials(node, url, caplog):
     caplog.set_level(logging.DEBUG, logger="garlicfarm")
     node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("a defect that is logged")

@@ -55,9 +55,7 @@ async def test_entries_read_can_be_posted_as_they_are(node: FakeNode, http: http
         encode_values([b"a"]) * 2,  # indexes do not ascend
     ],
 )
-async def test_body_that_is_no_batch_posts_nothing(
-    node: FakeNode, http: httpx.AsyncClient, body: bytes
-) -> None:
+async def test_body_that_is_no_batch_posts_nothing(node, http, body):
     response = await http.post(PLACE, content=body)
     assert (response.status_code, response.json()["type"]) == (400, "garlicfarm:bad-body")
     assert node.farm.log == []

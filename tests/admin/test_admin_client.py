@@ -25,7 +25,6 @@ from garlicfarm.errors import (
     DiskHangs,
     EntryRefused,
     FellBehind,
-    GarlicFarmError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
@@ -74,9 +73,7 @@ async def test_log_followed_goes_on_past_the_end(node: FakeNode, url: str) -> No
         await log.aclose()  # type: ignore[attr-defined]
 
 
-async def test_page_of_large_entries_ends_after_some_mebibytes(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_page_of_large_entries_ends_after_some_mebibytes(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.client.admin.MAX_PAGE_BYTES", 1 << 20)
     for number in range(60):
         node.farm.commit(bytes([number]) * 100_000)
@@ -88,9 +85,7 @@ async def test_page_of_large_entries_ends_after_some_mebibytes(
         assert [entry async for entry in client.log("farm")] == node.farm.log
 
 
-async def test_log_whose_answer_breaks_off_goes_on_from_there(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_whose_answer_breaks_off_goes_on_from_there(node, url, monkeypatch):
     for number in range(60):
         node.farm.commit(bytes([number]) * 100_000)
     read, breaks = node.farm.read, iter([30, 45])
@@ -125,9 +120,7 @@ async def test_pin_of_another_certificate_sends_that_node_nothing(node: FakeNode
     assert node.requests == 0
 
 
-async def test_authority_vouches_for_a_node_and_for_no_other(
-    node: FakeNode, url: str, tmp_path: Path
-) -> None:
+async def test_authority_vouches_for_a_node_and_for_no_other(node, url, tmp_path):
     async with node.client(url, pin=None, ca=node.certificate) as client:
         assert await client.node()
     make_certificate(tmp_path / "other.crt", tmp_path / "other.key", "127.0.0.1")
@@ -177,9 +170,7 @@ async def test_certificate_without_pin_and_authority_says_how_to_name_it(node: F
             await client.node()
 
 
-async def test_node_that_makes_no_connection_in_time_is_unreachable_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_node_that_makes_no_connection_in_time_is_unreachable_and_says_so(monkeypatch):
     monkeypatch.setattr("garlicfarm.client.admin.CONNECT_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
@@ -194,9 +185,7 @@ async def test_nobody_at_any_url_is_unreachable_and_names_them() -> None:
             await client.node()
 
 
-async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remembered(
-    node: FakeNode, url: str
-) -> None:
+async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remembered(node, url):
     async with AdminClient([NOBODY, url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
         assert await client.post("farm", b"entry") == (1, 3)
         assert list(client._nodes) == [url, NOBODY]
@@ -213,9 +202,7 @@ async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remember
         OutcomeUnknown("stepped down"),
     ],
 )
-async def test_error_of_the_farm_arrives_as_what_it_was(
-    node: FakeNode, url: str, error: GarlicFarmError
-) -> None:
+async def test_error_of_the_farm_arrives_as_what_it_was(node, url, error):
     node.farm.post_error = error
     async with node.client(url) as client:
         with pytest.raises(type(error)) as caught:
@@ -249,9 +236,7 @@ async def test_errors_of_reading_arrive_as_what_they_were(node: FakeNode, url: s
 
 
 @pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off")])
-async def test_node_that_certainly_took_nothing_is_followed_by_the_next(
-    node: FakeNode, url: str, tmp_path: Path, error: GarlicFarmError
-) -> None:
+async def test_node_that_certainly_took_nothing_is_followed_by_the_next(node, url, tmp_path, error):
     node.farm.post_error = error
     other = FakeNode(tmp_path / "other")
     async with (
@@ -267,9 +252,7 @@ async def test_node_that_certainly_took_nothing_is_followed_by_the_next(
     assert node.farm.commit_index == 0
 
 
-async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody_else(
-    node: FakeNode, url: str, nursery: trio.Nursery
-) -> None:
+async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody_else(node, url, nursery):
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(node.certificate, node.private_key)
     taken = []
@@ -290,9 +273,7 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
 
 
 @pytest.mark.parametrize("answered", [True, False])
-async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(
-    node: FakeNode, nursery: trio.Nursery, answered: bool
-) -> None:
+async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(node, nursery, answered):
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(node.certificate, node.private_key)
     asked = 0
@@ -321,9 +302,7 @@ async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(
     nursery.cancel_scope.cancel()
 
 
-async def test_question_that_is_cancelled_during_the_handshake_closes_its_connection(
-    node: FakeNode, nursery: trio.Nursery
-) -> None:
+async def test_question_that_is_cancelled_during_the_handshake_closes_its_connection(node, nursery):
     begun, ended = trio.Event(), trio.Event()
 
     async def silent(stream: trio.SocketStream) -> None:

@@ -28,7 +28,6 @@ from garlicfarm.errors import (
     AuthError,
     Compacted,
     ConfigError,
-    GarlicFarmError,
     LocalProtocolError,
     NoQuorum,
     RemoteProtocolError,
@@ -163,9 +162,7 @@ async def test_connection_that_is_cut_at_any_place_costs_no_entry_and_repeats_no
     nursery.cancel_scope.cancel()
 
 
-async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_there(
-    node: FakeNode, other: FakeNode
-) -> None:
+async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_there(node, other):
     shutdown = trio.Event()
     async with trio.open_nursery() as nursery, other.running() as second:
         first = await nursery.start(node.serve, shutdown)
@@ -184,9 +181,7 @@ async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_th
             assert event.index == 3
 
 
-async def test_what_changed_while_no_node_was_connected_is_told_and_nothing_else(
-    node: FakeNode, other: FakeNode
-) -> None:
+async def test_what_changed_while_no_node_was_connected_is_told_and_nothing_else(node, other):
     body = other.farm.status()
     other.farm.status = lambda: body  # type: ignore[method-assign]
     body["leader"], body["term"], body["publisher"] = 2, 4, 2
@@ -212,9 +207,7 @@ async def test_what_changed_while_no_node_was_connected_is_told_and_nothing_else
             assert (publisher.publisher, publisher.previous, publisher.since) == (2, 1, 2)
 
 
-async def test_node_that_is_cut_off_from_the_others_is_left_for_another(
-    node: FakeNode, other: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_that_is_cut_off_from_the_others_is_left_for_another(node, other, monkeypatch):
     monkeypatch.setattr(events, "STRANDED_S", 0.1)
     body = node.farm.status()
     body["quorum"] = False
@@ -238,9 +231,7 @@ async def test_node_that_is_cut_off_from_the_others_is_left_for_another(
             assert node.running_requests == 1, "there is no other one to go to"
 
 
-async def test_peer_that_falls_silent_is_left_for_another(
-    node: FakeNode, other: FakeNode, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_peer_that_falls_silent_is_left_for_another(node, other, nursery, monkeypatch):
     monkeypatch.setattr(events, "PING_S", 0.1)
     monkeypatch.setattr(events, "PONG_S", 0.3)
     monkeypatch.setattr(events, "CLOSE_S", 0.1)
@@ -259,9 +250,7 @@ async def test_peer_that_falls_silent_is_left_for_another(
         nursery.cancel_scope.cancel()
 
 
-async def test_node_that_ends_during_the_handshake_is_left_at_once(
-    node: FakeNode, other: FakeNode, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_that_ends_during_the_handshake_is_left_at_once(node, other, nursery, monkeypatch):
     monkeypatch.setattr(events, "CONNECT_S", math.inf)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(node.certificate, node.private_key)
@@ -284,9 +273,7 @@ async def test_node_that_ends_during_the_handshake_is_left_at_once(
     nursery.cancel_scope.cancel()
 
 
-async def test_program_that_takes_no_events_is_no_silent_peer(
-    node: FakeNode, url: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_program_that_takes_no_events_is_no_silent_peer(node, url, nursery, monkeypatch):
     """Pings that cannot be answered behind it are not held against the node."""
     monkeypatch.setattr(events, "PING_S", 0.05)
     monkeypatch.setattr(events, "PONG_S", 0.05)
@@ -308,9 +295,7 @@ async def test_program_that_takes_no_events_is_no_silent_peer(
     nursery.cancel_scope.cancel()
 
 
-async def test_entries_that_are_gone_are_an_error_and_no_gap(
-    node: FakeNode, other: FakeNode, tmp_path: Path
-) -> None:
+async def test_entries_that_are_gone_are_an_error_and_no_gap(node, other, tmp_path):
     for number in range(9):
         node.farm.commit(b"%d" % number)
     other.farm.log = list(node.farm.log)
@@ -332,9 +317,7 @@ async def test_entries_that_are_gone_are_an_error_and_no_gap(
                 assert gone.value.first_index == 5
 
 
-async def test_watcher_that_falls_behind_while_it_reads_gets_the_same_error(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_that_falls_behind_while_it_reads_gets_the_same_error(node, url, monkeypatch):
     monkeypatch.setattr(live_events, "PIECE_BYTES", 1)
     for number in range(9):
         node.farm.commit(b"%d" % number)
@@ -353,9 +336,7 @@ async def test_watcher_that_falls_behind_while_it_reads_gets_the_same_error(
     assert gone.value.first_index == 8
 
 
-async def test_farm_that_was_recovered_meanwhile_is_not_taken_for_the_same(
-    node: FakeNode, other: FakeNode
-) -> None:
+async def test_farm_that_was_recovered_meanwhile_is_not_taken_for_the_same(node, other):
     shutdown = trio.Event()
     other.farm.farm_id = bytes(16)
     async with trio.open_nursery() as nursery, other.running() as second:
@@ -392,17 +373,13 @@ def wrong_password(client: Callable[..., AdminClient], url: str) -> AdminClient:
         (lambda client, url: client(url), "none", ConfigError),
     ],
 )
-async def test_events_that_cannot_be_had_are_an_error_at_once(
-    node: FakeNode, url: str, make: Callable[..., AdminClient], farm: str, error: type[GarlicFarmError]
-) -> None:
+async def test_events_that_cannot_be_had_are_an_error_at_once(node, url, make, farm, error):
     async with make(node.client, url) as client, client.events(farm) as stream:
         with trio.fail_after(240), pytest.raises(error):
             await anext(stream)
 
 
-async def test_node_without_a_place_for_the_watcher_says_so(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_without_a_place_for_the_watcher_says_so(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.watch.MAX_WATCHERS_OF_USER", 0)
     async with node.client(url) as client, client.events("farm") as stream:
         with pytest.raises(NoQuorum, match="watchers"):

@@ -11,7 +11,6 @@ import pytest
 from garlicfarm.errors import (
     DiskHangs,
     EntryRefused,
-    GarlicFarmError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
@@ -68,18 +67,14 @@ async def test_farms_asked_gives_a_row_for_each(node: FakeNode, http: httpx.Asyn
     ]
 
 
-async def test_status_and_ranking_asked_are_the_farms_own_words(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_status_and_ranking_asked_are_the_farms_own_words(node, http):
     response = await http.get("/v1/farms/farm/status")
     assert response.json() == node.farm.status()
     assert response.headers["garlic-farm-id"] == node.farm.farm_id.hex()
     assert (await http.get("/v1/farms/farm/ranking")).json() == node.farm.ranking()
 
 
-async def test_state_asked_names_the_index_where_a_reader_goes_on(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_state_asked_names_the_index_where_a_reader_goes_on(node, http):
     node.farm.commit(b"x")
     node.farm.snapshot = bytes(range(256)) * 4096
     response = await http.get("/v1/farms/farm/state")
@@ -88,9 +83,7 @@ async def test_state_asked_names_the_index_where_a_reader_goes_on(
     assert node.largest_piece == 256 << 10
 
 
-async def test_oldest_state_is_that_which_the_kept_log_continues(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_oldest_state_is_that_which_the_kept_log_continues(node, http):
     for _ in range(5):
         node.farm.commit(b"x")
     response = await http.get("/v1/farms/farm/state/oldest")
@@ -116,9 +109,7 @@ async def test_log_read_gives_json_lines_and_where_to_go_on(node: FakeNode, http
     assert response.headers["garlic-farm-next-after"] == "4", "the Configuration is passed over"
 
 
-async def test_log_read_with_all_types_has_configurations_too(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_log_read_with_all_types_has_configurations_too(node, http):
     node.farm.commit(b"config", ValueType.CONFIGURATION)
     node.farm.commit(b"entry")
     response = await http.get("/v1/farms/farm/log?types=all&limit=1")
@@ -126,9 +117,7 @@ async def test_log_read_with_all_types_has_configurations_too(
     assert response.headers["garlic-farm-next-after"] == "1"
 
 
-async def test_log_read_as_records_gives_them_with_their_place(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_log_read_as_records_gives_them_with_their_place(node, http):
     node.farm.commit(b"config", ValueType.CONFIGURATION)
     node.farm.commit(b"\xff")
     for types, expected in (("all", node.farm.log), ("application", node.farm.log[1:])):
@@ -164,9 +153,7 @@ async def test_log_limit_bounds_how_far_a_read_goes(node: FakeNode, http: httpx.
         ("after=9", {"upto": 9, "bytes": 0}),
     ],
 )
-async def test_log_extent_counts_bytes_of_all_types(
-    node: FakeNode, http: httpx.AsyncClient, query: str, answer: dict[str, int]
-) -> None:
+async def test_log_extent_counts_bytes_of_all_types(node, http, query, answer):
     for size in (10, 20, 30, 40):
         node.farm.commit(b"x" * size, ValueType.CONFIGURATION if size == 20 else ValueType.APPLICATION)
     response = await http.get(f"/v1/farms/farm/log/extent?{query}")
@@ -183,9 +170,7 @@ async def test_log_extent_below_the_first_entry_is_gone(node: FakeNode, http: ht
 
 
 @pytest.mark.parametrize("accept", ["application/jsonl", MEDIA_TYPE])
-async def test_log_read_of_large_entries_streams_them_in_bounded_pieces(
-    node: FakeNode, http: httpx.AsyncClient, accept: str
-) -> None:
+async def test_log_read_of_large_entries_streams_them_in_bounded_pieces(node, http, accept):
     for _ in range(40):
         node.farm.commit(b"\xff" * 100_000)
     node.farm.commit(b"\xff" * (1 << 20))
@@ -196,9 +181,7 @@ async def test_log_read_of_large_entries_streams_them_in_bounded_pieces(
     assert node.largest_piece == 256 << 10
 
 
-async def test_log_compacted_under_a_reader_breaks_its_answer_off(
-    node: FakeNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_compacted_under_a_reader_breaks_its_answer_off(node, http, caplog):
     for _ in range(100):
         node.farm.commit(bytes(200_000))
     async with http.stream("GET", "/v1/farms/farm/log?limit=100") as response:
@@ -211,9 +194,7 @@ async def test_log_compacted_under_a_reader_breaks_its_answer_off(
     assert "Error in ASGI" not in caplog.text
 
 
-async def test_log_read_by_a_client_that_leaves_is_read_no_further(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_log_read_by_a_client_that_leaves_is_read_no_further(node, http):
     for _ in range(200):
         node.farm.commit(bytes(200_000))
     gauge = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
@@ -254,9 +235,7 @@ async def test_log_read_below_its_first_entry_is_gone(node: FakeNode, http: http
     assert (await http.get("/v1/farms/farm/log?after=5")).status_code == 200
 
 
-async def test_post_taken_answers_with_its_place_after_commit(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_post_taken_answers_with_its_place_after_commit(node, http):
     response = await http.post("/v1/farms/farm/log", content=b"entry \xff")
     assert response.status_code == 201
     assert response.json() == {"index": 1, "term": 3}
@@ -282,14 +261,7 @@ async def test_post_taken_answers_with_its_place_after_commit(
         (OutcomeUnknown("stepped down"), 504, "outcome-unknown", {}),
     ],
 )
-async def test_post_not_taken_says_why_and_what_next(
-    node: FakeNode,
-    http: httpx.AsyncClient,
-    error: GarlicFarmError,
-    status: int,
-    kind: str,
-    members: dict[str, str],
-) -> None:
+async def test_post_not_taken_says_why_and_what_next(node, http, error, status, kind, members):
     node.farm.post_error = error
     response = await http.post("/v1/farms/farm/log", content=b"entry")
     body = problem(response, status, kind)
@@ -299,9 +271,7 @@ async def test_post_not_taken_says_why_and_what_next(
 
 
 @pytest.mark.parametrize("name", ["名.example", "a\nb"])
-async def test_leader_whose_name_no_header_can_carry_is_named_by_its_id(
-    node: FakeNode, http: httpx.AsyncClient, name: str
-) -> None:
+async def test_leader_whose_name_no_header_can_carry_is_named_by_its_id(node, http, name):
     node.farm.post_error = NotLeader(2, f"ssl://{name}:1" if name.isprintable() else None)
     node.farm.url_of_leader = f"https://{name}:2"
     response = await http.post("/v1/farms/farm/log", content=b"entry")
@@ -310,17 +280,13 @@ async def test_leader_whose_name_no_header_can_carry_is_named_by_its_id(
     assert "garlic-farm-leader-url" not in response.headers
 
 
-async def test_post_that_never_commits_ends_with_its_outcome_unknown(
-    node: FakeNode, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_post_that_never_commits_ends_with_its_outcome_unknown(node, http, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
     node.farm.post_blocks = True
     problem(await http.post("/v1/farms/farm/log", content=b"entry"), 504, "outcome-unknown")
 
 
-async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(
-    node: FakeNode, url: str, http: httpx.AsyncClient
-) -> None:
+async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(node, url, http):
     async with node.client(url) as client:
         assert await client.administer("farm", "interval", {"ms": 1000}) == (1, 3)
     assert node.farm.log[0].value == b"('interval', {'ms': 1000}, 'anna')"
@@ -335,17 +301,13 @@ async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(
     assert node.farm.commit_index == 1
 
 
-async def test_policy_in_force_is_told_to_admins_alone(
-    node: FakeNode, url: str, http: httpx.AsyncClient
-) -> None:
+async def test_policy_in_force_is_told_to_admins_alone(node, url, http):
     async with node.client(url) as client:
         assert await client.policy("farm") == node.farm.policy()
     problem(await http.get("/v1/farms/farm/policy"), 403, "forbidden")
 
 
-async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(
-    node: FakeNode, url: str, http: httpx.AsyncClient
-) -> None:
+async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(node, url, http):
     async with node.client(url, "rita") as client:
         [row] = (await client.ranking("farm"))["members"]
         assert not {"status", "age_s"} & row.keys()
@@ -355,9 +317,7 @@ async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(
     problem(await http.get("/v1/farms/farm/ranking?statuses=1"), 400, "bad-query")
 
 
-async def test_status_with_numbers_that_no_type_holds_keeps_nobody_from_the_others(
-    node: FakeNode, url: str
-) -> None:
+async def test_status_with_numbers_that_no_type_holds_keeps_nobody_from_the_others(node, url):
     """Keys unknown to us may have any value: an entry with these is valid, and kept byte for byte."""
     numbers = {"router.x": "1e400", "y": "-" + "9" * 5000, "z": "0.5", "u": str(2**63 - 1)}
     status = msgspec.Raw(b"{" + ",".join(f'"{key}":{text}' for key, text in numbers.items()).encode() + b"}")
@@ -370,9 +330,7 @@ async def test_status_with_numbers_that_no_type_holds_keeps_nobody_from_the_othe
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_post_of_more_than_a_mebibyte_is_refused(
-    node: FakeNode, http: httpx.AsyncClient, chunked: bool
-) -> None:
+async def test_post_of_more_than_a_mebibyte_is_refused(node, http, chunked):
     assert (await http.get("/v1/node")).status_code == 200  # logs in, so that the body goes out only once
     size = (1 << 20) + 1
 
@@ -393,9 +351,7 @@ async def test_unknown_names_are_problems_too(http: httpx.AsyncClient) -> None:
     problem(await http.delete("/v1/node"), 405, "no-such-endpoint")
 
 
-async def test_defect_of_an_endpoint_is_answered_and_logged_without_its_text(
-    node: FakeNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_defect_of_an_endpoint_is_answered_and_logged_without_its_text(node, http, caplog):
     node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("defect")
     body = problem(await http.get("/v1/farms/farm/log"), 500, "defect")

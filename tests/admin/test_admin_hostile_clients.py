@@ -98,9 +98,7 @@ async def still_serves(node: FakeNode, url: str) -> bool:
         return bool(await client.node())
 
 
-async def test_plain_text_on_the_tls_port_is_cut(
-    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_plain_text_on_the_tls_port_is_cut(node, url, caplog):
     caplog.set_level(logging.INFO)
     for _ in range(20):
         async with plain(url) as stream:
@@ -144,9 +142,7 @@ async def test_what_is_not_http_gets_a_4xx_and_a_close(node: FakeNode, url: str,
     assert await still_serves(node, url)
 
 
-async def test_header_that_trickles_is_cut_however_busy(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_header_that_trickles_is_cut_however_busy(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.HEADER_S", 1.0)
 
     async def trickle(stream: trio.abc.SendStream) -> None:
@@ -161,9 +157,7 @@ async def test_header_that_trickles_is_cut_however_busy(
         assert await still_serves(node, url)
 
 
-async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaited(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaited(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.IDLE_S", 1.0)
     target = "/v1/farms/farm/log"
     credentials = await log_in(node, url, "POST", target)
@@ -174,9 +168,7 @@ async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaite
     assert await still_serves(node, url)
 
 
-async def test_body_that_stops_is_answered_as_too_slow(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_body_that_stops_is_answered_as_too_slow(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.app.BODY_DEADLINE_S", 0.1)
     target = "/v1/farms/farm/log"
     credentials = await log_in(node, url, "POST", target)
@@ -186,9 +178,7 @@ async def test_body_that_stops_is_answered_as_too_slow(
     assert node.farm.log == []
 
 
-async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.3)
     node.farm.snapshot = bytes(64 << 20)
     target = "/v1/farms/farm/state"
@@ -201,9 +191,7 @@ async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(
             assert await still_serves(node, url)
 
 
-async def test_client_that_does_not_read_is_cut_in_time(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_that_does_not_read_is_cut_in_time(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.SEND_S", 0.3)
     node.farm.snapshot = bytes(64 << 20)
     target = "/v1/farms/farm/state"
@@ -228,13 +216,7 @@ async def test_client_that_does_not_read_is_cut_in_time(
     ],
     ids=["http2", "h2c-bad-settings", "h2c", "websocket"],
 )
-async def test_other_protocols_asked_for_get_nothing_and_end_nobody(
-    node: FakeNode,
-    url: str,
-    opening: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_other_protocols_asked_for_get_nothing_and_end_nobody(node, url, opening, monkeypatch, caplog):
     for _ in range(10):
         async with secured(node, url) as stream:
             await stream.send_all(opening)
@@ -263,9 +245,7 @@ async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobod
     assert "secret" not in caplog.text
 
 
-async def test_http2_by_prior_knowledge_is_answered_in_http1_that_it_is_not_spoken(
-    node: FakeNode, url: str
-) -> None:
+async def test_http2_by_prior_knowledge_is_answered_in_http1_that_it_is_not_spoken(node, url):
     settings = b"\x00\x00\x00\x04\x00" + bytes(4)
     async with secured(node, url) as stream:
         await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
@@ -278,9 +258,7 @@ async def test_http2_by_prior_knowledge_is_answered_in_http1_that_it_is_not_spok
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-async def test_upgrade_is_not_followed_and_the_request_answered(
-    node: FakeNode, url: str, protocol: str
-) -> None:
+async def test_upgrade_is_not_followed_and_the_request_answered(node, url, protocol):
     upgrade = f"Upgrade: {protocol}\r\nConnection: close, Upgrade, HTTP2-Settings\r\n".encode()
     more = b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\nSec-WebSocket-Version: 13\r\n"
     key = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -297,9 +275,7 @@ async def wrong(node: FakeNode, url: str, user: str = "paul", source: str = "127
     return GET + authorization(challenge, user, "GET", "/v1/node").replace(b'response="', b'response="0')
 
 
-async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up(node, url, monkeypatch):
     looked_up = []
     lookup = node.users.lookup
 
@@ -341,9 +317,7 @@ async def knock(node: FakeNode, url: str) -> bytes:
         return await rest(stream)
 
 
-async def test_flood_of_connections_keeps_nobody_out_and_healthz_answers(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_flood_of_connections_keeps_nobody_out_and_healthz_answers(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 16)
     monkeypatch.setattr("garlicfarm.admin.server.PER_ADDRESS", 12)
     async with node.running() as url, AsyncExitStack() as flood:
@@ -359,9 +333,7 @@ async def test_flood_of_connections_keeps_nobody_out_and_healthz_answers(
             assert await still_serves(node, url)
 
 
-async def test_connection_that_is_logged_in_is_not_cut_for_strangers(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_that_is_logged_in_is_not_cut_for_strangers(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 4)
     async with node.running() as url, AsyncExitStack() as flood:
         credentials = await log_in(node, url, "GET", "/v1/node")
@@ -374,9 +346,7 @@ async def test_connection_that_is_logged_in_is_not_cut_for_strangers(
             assert b"HTTP/1.1 401 " in await rest(stream)
 
 
-async def test_connections_of_one_user_are_bounded_and_the_oldest_makes_room(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_of_one_user_are_bounded_and_the_oldest_makes_room(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.PER_USER", 2)
     async with node.running() as url, AsyncExitStack() as stack:
         streams = []
@@ -391,9 +361,7 @@ async def test_connections_of_one_user_are_bounded_and_the_oldest_makes_room(
         assert b"HTTP/1.1 401 " in await rest(streams[2])
 
 
-async def test_handshakes_of_an_address_beyond_its_rate_are_refused(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_handshakes_of_an_address_beyond_its_rate_are_refused(node, monkeypatch):
     monkeypatch.setattr("garlicfarm.net.admission.BURST", 2)
     monkeypatch.setattr("garlicfarm.net.admission.PER_SECOND", 0.0)
     async with node.running() as url:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import httpx
 import pytest
@@ -30,9 +29,7 @@ def test_every_question_about_a_farm_is_tried_here(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("what", READS)
-async def test_answer_is_of_the_moment_after_the_leader_was_confirmed(
-    node: FakeNode, http: httpx.AsyncClient, what: str
-) -> None:
+async def test_answer_is_of_the_moment_after_the_leader_was_confirmed(node, http, what):
     path = FARM.format(farm="farm") + what
     for query in ("", "?linearizable=false"):
         response = await http.get(path + query)
@@ -102,13 +99,7 @@ ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
 
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off")])
-async def test_client_goes_on_until_a_node_is_confirmed(
-    node: FakeNode,
-    url: str,
-    tmp_path: Path,
-    ask: Callable[[AdminClient], Awaitable[object]],
-    error: GarlicFarmError,
-) -> None:
+async def test_client_goes_on_until_a_node_is_confirmed(node, url, tmp_path, ask, error):
     node.farm.confirm_error = error
     async with node.client(url, "rita") as client:
         with pytest.raises(type(error)):
@@ -123,9 +114,7 @@ async def test_client_goes_on_until_a_node_is_confirmed(
 
 
 @pytest.mark.parametrize("ask", ASKED)
-async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
-    node: FakeNode, url: str, tmp_path: Path, ask: Callable[[AdminClient], Awaitable[object]]
-) -> None:
+async def test_follower_that_knows_the_leaders_url_leads_the_client_there(node, url, tmp_path, ask):
     leader = FakeNode(tmp_path / "leader")
     async with leader.running() as its_url, node.client(url, "rita") as client:
         node.farm.confirm_error = NotLeader(2, f"ssl://b.example:1?pin={leader.pin}")
@@ -136,9 +125,7 @@ async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
 
 
 @pytest.mark.parametrize("ask", ASKED)
-async def test_node_whose_disk_hangs_is_passed_over(
-    node: FakeNode, url: str, tmp_path: Path, ask: Callable[[AdminClient], Awaitable[object]]
-) -> None:
+async def test_node_whose_disk_hangs_is_passed_over(node, url, tmp_path, ask):
     node.farm.confirm_error = DiskHangs("the disk of this node has not answered for 6 s")
     async with node.client(url, "rita") as client:
         with pytest.raises(DiskHangs, match="has not answered for 6 s"):

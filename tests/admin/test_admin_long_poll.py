@@ -32,9 +32,7 @@ async def without_sockets(node: FakeNode, shutdown: trio.Event) -> AsyncIterator
             yield client
 
 
-async def test_long_poll_waiting_is_woken_by_the_commit(
-    node: FakeNode, url: str, nursery: trio.Nursery
-) -> None:
+async def test_long_poll_waiting_is_woken_by_the_commit(node, url, nursery):
     pages = []
 
     async def poll() -> None:
@@ -55,9 +53,7 @@ async def test_long_poll_waiting_is_woken_by_the_commit(
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.3, 30])
-async def test_long_poll_without_news_ends_with_its_time(
-    node: FakeNode, wait_s: float, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_long_poll_without_news_ends_with_its_time(node, wait_s, autojump_clock):
     node.farm.commit(b"Configuration", ValueType.CONFIGURATION)
     async with without_sockets(node, trio.Event()) as client:
         begun = trio.current_time()
@@ -79,9 +75,7 @@ async def test_long_poll_whose_client_leaves_is_freed(node: FakeNode, url: str) 
     await until(lambda: node.farm.waiting == 0)
 
 
-async def test_long_poll_is_answered_at_once_when_the_node_ends(
-    node: FakeNode, shutdown: trio.Event, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_long_poll_is_answered_at_once_when_the_node_ends(node, shutdown, autojump_clock):
     async def end() -> None:
         await trio.sleep(7)
         assert node.farm.waiting == 1

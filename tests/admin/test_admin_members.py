@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-import httpx
 import pytest
 import trio
 
@@ -13,7 +11,6 @@ from garlicfarm.admin.problems import problem_of
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import (
     AuthError,
-    GarlicFarmError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
@@ -53,9 +50,7 @@ ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
 
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize("user", ["rita", "paul"])
-async def test_who_is_no_admin_is_told_nothing_and_changes_nothing(
-    node: FakeNode, url: str, user: str, ask: Callable[[AdminClient], Awaitable[object]]
-) -> None:
+async def test_who_is_no_admin_is_told_nothing_and_changes_nothing(node, url, user, ask):
     async with node.client(url, user) as client:
         with pytest.raises(AuthError, match="needs the role admin"):
             await ask(client)
@@ -85,9 +80,7 @@ async def test_who_is_no_admin_is_told_nothing_and_changes_nothing(
         ("POST", "leader/stepdown", b""),
     ],
 )
-async def test_nonsense_is_refused_before_the_farm_is_asked(
-    node: FakeNode, http: httpx.AsyncClient, method: str, path: str, body: bytes
-) -> None:
+async def test_nonsense_is_refused_before_the_farm_is_asked(node, http, method, path, body):
     response = await http.request(method, f"/v1/farms/farm/{path}", content=body)
     assert response.status_code == 400, response.text
     assert response.json()["next"] in ("Correct it.", "Correct the query.")
@@ -127,14 +120,8 @@ async def test_nonsense_is_refused_before_the_farm_is_asked(
     ids=str,
 )
 async def test_refused_change_is_a_conflict_that_says_why_and_what_to_do(
-    node: FakeNode,
-    url: str,
-    http: httpx.AsyncClient,
-    refused: ProposalDropped,
-    reason: str,
-    detail: str,
-    what_next: str,
-) -> None:
+    node, url, http, refused, reason, detail, what_next
+):
     node.farm.post_error = refused
     response = await http.delete("/v1/farms/farm/members/2")
     assert response.status_code == 409
@@ -178,18 +165,14 @@ def test_refused_change_is_a_conflict_unless_it_helps_to_try_again_in_a_moment(r
 
 
 @pytest.mark.parametrize("error", [NoQuorum("nobody took over"), OutcomeUnknown("stepped down")])
-async def test_other_outcomes_arrive_as_what_they_were(
-    node: FakeNode, url: str, error: GarlicFarmError
-) -> None:
+async def test_other_outcomes_arrive_as_what_they_were(node, url, error):
     node.farm.post_error = error
     async with node.client(url) as client:
         with pytest.raises(type(error)):
             await client.step_down("farm")
 
 
-async def test_change_that_takes_long_has_an_unknown_outcome(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_that_takes_long_has_an_unknown_outcome(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
     node.farm.post_blocks = True
     async with node.client(url) as client:
@@ -198,9 +181,7 @@ async def test_change_that_takes_long_has_an_unknown_outcome(
                 await ask(client)
 
 
-async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
-    node: FakeNode, url: str, tmp_path: Path
-) -> None:
+async def test_follower_that_knows_the_leaders_url_leads_the_client_there(node, url, tmp_path):
     leader = FakeNode(tmp_path / "leader")
     async with leader.running() as its_url, node.client(url) as client:
         node.farm.post_error = NotLeader(2, f"ssl://b.example:1?pin={leader.pin}")
@@ -215,9 +196,7 @@ async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
 
 
 @pytest.mark.parametrize("why", ["another certificate", "no user there", "no pin", "nobody there", "itself"])
-async def test_leader_that_cannot_be_followed_is_named(
-    node: FakeNode, url: str, tmp_path: Path, why: str
-) -> None:
+async def test_leader_that_cannot_be_followed_is_named(node, url, tmp_path, why):
     leader = FakeNode(tmp_path / "leader")
     async with leader.running() as its_url, node.client(url) as client:
         pin = {"another certificate": f"?pin={node.pin}", "no pin": ""}.get(why, f"?pin={leader.pin}")
@@ -243,8 +222,6 @@ async def test_nodes_that_send_each_other_on_for_ever_are_left(node: FakeNode, u
         assert len(client._nodes) <= 17
 
 
-async def test_unknown_farm_is_named_before_its_members_are_touched(
-    node: FakeNode, http: httpx.AsyncClient
-) -> None:
+async def test_unknown_farm_is_named_before_its_members_are_touched(node, http):
     response = await http.delete("/v1/farms/barn/members/2")
     assert (response.status_code, response.json()["type"]) == (404, "garlicfarm:no-such-farm")

@@ -112,9 +112,7 @@ async def test_client_stores_lists_reads_and_deletes(client: AdminClient) -> Non
         await client.stored_rankings("farm", "spark")
 
 
-async def test_client_raises_what_the_node_refuses(
-    client: AdminClient, node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_raises_what_the_node_refuses(client, node, url, monkeypatch):
     await client.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
     with pytest.raises(RankingConflict, match="batch 1 is stored with other contents"):
         await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
@@ -167,9 +165,7 @@ async def test_client_stores_at_the_next_node_where_one_does_not_confirm(
     assert len(other.farm.rankings.queries()) == 1
 
 
-async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(
-    node: FakeNode, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(node, mock_clock, monkeypatch):
     release, begun = threading.Event(), threading.Event()
     replace_file = durable_files.replace_file
 
@@ -197,13 +193,8 @@ async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(
     ("method", "name", "place"), [("GET", "body", "spark/7"), ("DELETE", "delete", "spark")]
 )
 async def test_disk_that_hangs_ends_reading_and_deleting_in_time(
-    node: FakeNode,
-    mock_clock: MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    name: str,
-    place: str,
-) -> None:
+    node, mock_clock, monkeypatch, method, name, place
+):
     hung_s: list[float] = []
 
     async def hanging(*_: object) -> None:
@@ -230,9 +221,7 @@ async def _jump_once(begun: threading.Event, clock: MockClock) -> None:
     clock.jump(STORE_DEADLINE_S + 1)
 
 
-async def test_page_and_gauge_show_equality_and_difference(
-    client: AdminClient, http: httpx.AsyncClient, node: FakeNode
-) -> None:
+async def test_page_and_gauge_show_equality_and_difference(client, http, node):
     assert 'id="queries" data-live hidden' in (await http.get("/")).text
     own = msgspec.json.encode({"index": 5, **node.farm.ranking()})
     await client.put_ranking("farm", "alike", 0, own, asof=5, run="r")
@@ -246,9 +235,7 @@ async def test_page_and_gauge_show_equality_and_difference(
     assert node.farm.rankings.equality() == {"alike": True, "other": False}
 
 
-async def test_readers_are_listed_with_their_lag_until_they_expire(
-    node: FakeNode, autojump_clock: MockClock
-) -> None:
+async def test_readers_are_listed_with_their_lag_until_they_expire(node, autojump_clock):
     for _ in range(5):
         node.farm.commit(b"entry")
     transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]

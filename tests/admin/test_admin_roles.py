@@ -8,7 +8,7 @@ import trio
 from starlette.routing import Route, WebSocketRoute
 
 from garlicfarm.admin.app import create_app
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import PASSWORDS
 
 LEAST = {
     "GET /": "reader",
@@ -48,9 +48,7 @@ RANK = {"reader": 0, "writer": 1, "admin": 2, "token": 3}
 
 
 @pytest.mark.parametrize("user", [None, *PASSWORDS])
-async def test_endpoint_serves_its_role_and_those_above_and_nobody_else(
-    node: FakeNode, user: str | None
-) -> None:
+async def test_endpoint_serves_its_role_and_those_above_and_nobody_else(node, user):
     shutdown = trio.Event()
     shutdown.set()  # so that live events end
     app = create_app(node, shutdown=shutdown, metrics_token="token")  # type: ignore[arg-type]

@@ -252,9 +252,7 @@ async def test_members_have_the_days_that_their_offline_keys_last(node: FakeNode
     assert await shown() == [("–", False)] * 3
 
 
-async def test_page_says_when_the_publisher_last_published_and_what_is_wrong(
-    node: FakeNode, url: str
-) -> None:
+async def test_page_says_when_the_publisher_last_published_and_what_is_wrong(node, url):
     publication: dict[str, Any] = {"last_published_ms": 0, "problems": ["member 2 waits"]}
     node.farm.ranking = lambda **_: {  # type: ignore[method-assign]
         "since": 1,
@@ -358,9 +356,7 @@ async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) 
         ({"action": "publish"}, ("publish", {})),
     ],
 )
-async def test_form_of_an_admin_commits_an_administrative_entry(
-    node: FakeNode, url: str, form: dict[str, str], entry: tuple[str, object]
-) -> None:
+async def test_form_of_an_admin_commits_an_administrative_entry(node, url, form, entry):
     async with browser(node, url) as client:
         answer = await submit(client, None, **form)
         assert (answer.status_code, answer.headers["location"]) == (303, "/?farm=farm&index=1")
@@ -390,9 +386,7 @@ async def test_forms_change_members_and_leader(node: FakeNode, url: str) -> None
     ],
     ids=["no origin", "null", "elsewhere", "same site", "cross site"],
 )
-async def test_form_from_another_page_is_refused_even_with_the_token(
-    node: FakeNode, url: str, headers: dict[str, str]
-) -> None:
+async def test_form_from_another_page_is_refused_even_with_the_token(node, url, headers):
     given = {name: url if value == "OURS" else value for name, value in headers.items()}
     async with browser(node, url) as client:
         assert await token(client)
@@ -401,9 +395,7 @@ async def test_form_from_another_page_is_refused_even_with_the_token(
 
 
 @pytest.mark.parametrize("forged", ["", "0" * 64, "ä", "another's", "another process's"])
-async def test_form_without_the_users_token_of_this_process_is_refused(
-    node: FakeNode, url: str, forged: str
-) -> None:
+async def test_form_without_the_users_token_of_this_process_is_refused(node, url, forged):
     node.users.add("bert", "admin", "bert's word")
     async with browser(node, url) as client:
         if forged == "another's":
@@ -466,9 +458,7 @@ async def test_form_that_is_not_filled_in_is_refused(node: FakeNode, url: str, f
         (NotLeader(2, "ssl://b.example:1"), 421, 'href="https://b.example:27151"'),
     ],
 )
-async def test_refused_form_says_what_is_wrong_and_what_to_do(
-    node: FakeNode, url: str, error: Exception, code: int, text: str
-) -> None:
+async def test_refused_form_says_what_is_wrong_and_what_to_do(node, url, error, code, text):
     node.farm.post_error = error
     node.farm.url_of_leader = "https://b.example:27151"
     async with browser(node, url) as client:

@@ -140,9 +140,7 @@ def close_frame(code: int) -> bytes:
         "unmasked", "noise",
     ],
 )  # fmt: skip
-async def test_message_without_end_ends_the_websocket_before_it_is_stored(
-    message: list[Any], code: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_message_without_end_ends_the_websocket_before_it_is_stored(message, code, autojump_clock):
     head, *rest = message if len(message) > 1 else (b"", *message)
     stream = Scripted([HANDSHAKE], [head] if head else [], *rest)
     await serve(stream, watch)
@@ -154,18 +152,14 @@ async def test_message_without_end_ends_the_websocket_before_it_is_stored(
     assert stream.taken - len(HANDSHAKE) <= 4 * websocket.PIECE_BYTES
 
 
-async def test_message_right_behind_the_handshake_ends_the_websocket(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_message_right_behind_the_handshake_ends_the_websocket(autojump_clock):
     stream = Scripted([HANDSHAKE + b"\x82\xff" + (2**62).to_bytes(8, "big") + MASK + bytes(1 << 20)])
     await serve(stream, watch)
     assert frames_of(stream) == b"\x81\x01a" + close_frame(1003)
     assert stream.taken <= RECEIVE_BYTES
 
 
-async def test_pings_without_end_are_answered_and_read_no_faster_than_allowed(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_pings_without_end_are_answered_and_read_no_faster_than_allowed(autojump_clock):
     ping = b"\x89\x83" + MASK + b"abc"
     stream = Scripted([HANDSHAKE], itertools.repeat(ping * 1000))
     await serve(stream, watch, for_s=10.0)
@@ -176,9 +170,7 @@ async def test_pings_without_end_are_answered_and_read_no_faster_than_allowed(
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x03\xe8", b"\x03\xe9bye"])
-async def test_close_of_the_client_is_answered_once(
-    payload: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_close_of_the_client_is_answered_once(payload, autojump_clock):
     close = b"\x88" + bytes([0x80 | len(payload)]) + MASK + payload
     stream = Scripted([HANDSHAKE, close, close])
     await serve(stream, watch)
@@ -187,9 +179,7 @@ async def test_close_of_the_client_is_answered_once(
     assert stream.taken == len(HANDSHAKE) + len(close)
 
 
-async def test_websocket_that_the_application_leaves_open_is_closed_as_its_defect(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_websocket_that_the_application_leaves_open_is_closed_as_its_defect(autojump_clock, caplog):
     async def stumble(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
         raise ValueError("a defect")
@@ -210,18 +200,14 @@ async def test_websocket_that_the_application_leaves_open_is_closed_as_its_defec
     ],
     ids=["version", "key", "body", "garbled-body"],
 )
-async def test_handshake_that_is_none_is_refused(
-    old: bytes, new: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_handshake_that_is_none_is_refused(old, new, autojump_clock):
     stream = Scripted([HANDSHAKE.replace(old, new)])
     await serve(stream, watch)
     assert stream.sent.startswith(b"HTTP/1.1 400 ")
     assert stream.is_closed
 
 
-async def test_websocket_that_the_application_closes_at_once_is_forbidden(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_websocket_that_the_application_closes_at_once_is_forbidden(autojump_clock):
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.close", "code": 1000})
 
@@ -274,9 +260,7 @@ def test_hostile_client_ends_its_own_connection_only(pieces: list[bytes]) -> Non
     ],
     ids=["header", "body", "chunk", "size", "trailer", "pipelined"],
 )
-async def test_what_the_application_does_not_take_is_not_read(
-    head: bytes, rest: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_what_the_application_does_not_take_is_not_read(head, rest, autojump_clock):
     async def never(scope: Any, receive: Any, send: Any) -> None:
         await trio.sleep_forever()
 
@@ -312,9 +296,7 @@ async def test_header_without_end_and_requests_behind_one_are_bounded_while_the_
     assert stream.taken <= 2 * (MAX_HEADER_BYTES + RECEIVE_BYTES)
 
 
-async def test_body_comes_in_pieces_of_bounded_size_as_it_is_taken(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_body_comes_in_pieces_of_bounded_size_as_it_is_taken(autojump_clock):
     sizes, taken = list[int](), list[int]()
 
     async def read(scope: Any, receive: Any) -> bytes:
@@ -340,9 +322,7 @@ async def test_chunked_body_is_put_together(autojump_clock: trio.testing.MockClo
     assert stream.sent.endswith(b"<http.request abcde>")
 
 
-async def test_body_that_ends_early_or_is_garbled_ends_for_the_application(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_body_that_ends_early_or_is_garbled_ends_for_the_application(autojump_clock):
     stream = Scripted([POST + b"Content-Length: 9\r\n\r\nhalf"], leaves=True)
     await serve(stream, app(body_of))
     assert b"<http.disconnect half>" in stream.sent
@@ -352,9 +332,7 @@ async def test_body_that_ends_early_or_is_garbled_ends_for_the_application(
     assert stream.is_closed
 
 
-async def test_requests_behind_one_another_are_answered_in_order_on_one_connection(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_requests_behind_one_another_are_answered_in_order_on_one_connection(autojump_clock):
     post = b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
     last = b"GET /3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     stream = Scripted([GET.replace(b"/a%20b", b"/1") + post + last + GET])
@@ -380,9 +358,7 @@ async def test_connection_without_a_request_ends_in_time(autojump_clock: trio.te
     assert trio.current_time() == pytest.approx(HEADER_S)
 
 
-async def test_client_is_told_to_continue_once_its_body_is_wanted(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_client_is_told_to_continue_once_its_body_is_wanted(autojump_clock):
     head = POST + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"
     stream = Scripted([head, b"abc"])
     await serve(stream, app(body_of, **{"content-length": b"18"}))
@@ -402,9 +378,7 @@ async def test_head_gets_the_header_alone(autojump_clock: trio.testing.MockClock
     assert second.endswith(b"\r\n\r\n</a b>")
 
 
-async def test_application_that_answers_nothing_is_answered_for(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_application_that_answers_nothing_is_answered_for(autojump_clock, caplog):
     async def stumble(scope: Any, receive: Any) -> bytes:
         raise ValueError("a defect")
 
@@ -426,9 +400,7 @@ async def test_answer_that_breaks_off_is_not_completed(autojump_clock: trio.test
     assert stream.is_closed
 
 
-async def test_application_is_told_that_its_client_left_and_ended_when_it_writes_to_none(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_application_is_told_that_its_client_left_and_ended_when_it_writes_to_none(autojump_clock):
     class Broken(Scripted):
         async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             raise trio.BrokenResourceError
@@ -448,9 +420,7 @@ async def test_application_is_told_that_its_client_left_and_ended_when_it_writes
     assert ended == ["cancelled"]
 
 
-async def test_server_that_finishes_answers_what_runs_and_takes_no_more(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_server_that_finishes_answers_what_runs_and_takes_no_more(autojump_clock):
     async def slow(scope: Any, receive: Any) -> bytes:
         await trio.sleep(5)
         return b"late"

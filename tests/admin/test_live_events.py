@@ -39,9 +39,7 @@ async def indexes(watcher: Watcher) -> list[int]:
     return [json.loads(line)["index"] for line in frame[frame.index(b"{") :].splitlines()]
 
 
-async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(farm, live, autojump_clock):
     reads = list[tuple[int, int]]()
     read = farm.read
 
@@ -63,9 +61,7 @@ async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(
             nursery.cancel_scope.cancel()
 
 
-async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(farm, live, autojump_clock):
     read, may_read = farm.read, trio.Event()
 
     async def slow(after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
@@ -91,9 +87,7 @@ async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(
         nursery.cancel_scope.cancel()
 
 
-async def test_pump_is_taken_over_when_its_watcher_leaves(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_pump_is_taken_over_when_its_watcher_leaves(farm, live, autojump_clock):
     async with trio.open_nursery() as nursery:
         first = await nursery.start(_pumping, live)
         nursery.start_soon(live.pump)
@@ -114,12 +108,8 @@ async def _pumping(live: LiveEvents, *, task_status: trio.TaskStatus[trio.Cancel
 
 @pytest.mark.parametrize(("watchers", "size_bytes"), [(1, 1), (50, 1), (3, 300_000)])
 async def test_watchers_together_are_sent_no_more_than_their_share_and_all_of_it(
-    farm: FakeFarm,
-    live: LiveEvents,
-    autojump_clock: trio.testing.MockClock,
-    watchers: int,
-    size_bytes: int,
-) -> None:
+    farm, live, autojump_clock, watchers, size_bytes
+):
     """On the clock of the test: an entry each millisecond, for a second."""
     sent, last = [(trio.current_time(), 0)], dict.fromkeys(range(watchers), 0)
 
@@ -153,9 +143,7 @@ async def test_watchers_together_are_sent_no_more_than_their_share_and_all_of_it
         assert messages >= share / 2 or watchers == 1
 
 
-async def test_watchers_that_fall_behind_together_still_share_what_is_read(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_watchers_that_fall_behind_together_still_share_what_is_read(farm, live, autojump_clock):
     reads = list[tuple[int, int]]()
     read = farm.read
 
@@ -195,9 +183,7 @@ async def test_watchers_that_fall_behind_together_still_share_what_is_read(
     assert len(reads) == form.encoded == 300 / 2, "each piece of two entries, once"
 
 
-async def test_snapshot_of_the_leader_ends_those_behind_it_alone(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_snapshot_of_the_leader_ends_those_behind_it_alone(farm, live, autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.pump)
         with (
@@ -215,9 +201,7 @@ async def test_snapshot_of_the_leader_ends_those_behind_it_alone(
         nursery.cancel_scope.cancel()
 
 
-async def test_watchers_that_read_an_old_log_leave_the_farm_its_time_as_well(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_watchers_that_read_an_old_log_leave_the_farm_its_time_as_well(farm, live, autojump_clock):
     for _ in range(300):
         farm.commit(bytes(100_000))
     sizes = list[int]()

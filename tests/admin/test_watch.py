@@ -91,9 +91,7 @@ async def refusal(node: FakeNode, url: str, query: str, user: str = "rita") -> d
     return {"headers": head.decode(), **json.loads(body)}
 
 
-async def test_watcher_gets_how_things_stand_then_each_entry_after_its_index(
-    node: FakeNode, url: str
-) -> None:
+async def test_watcher_gets_how_things_stand_then_each_entry_after_its_index(node, url):
     for number in range(4):
         node.farm.commit(b"old %d" % number)
     node.farm.commit(b"\xff", ValueType.CONFIGURATION)
@@ -145,9 +143,7 @@ async def test_watcher_is_told_of_changes_that_are_no_entries(node: FakeNode, ur
         assert (await web.next())["unreachable"] == [2, 3]
 
 
-async def test_watcher_is_told_of_every_publisher_though_several_changed_at_a_time(
-    node: FakeNode, url: str
-) -> None:
+async def test_watcher_is_told_of_every_publisher_though_several_changed_at_a_time(node, url):
     def named(index: int, publisher: int, previous: int) -> dict[str, Any]:
         event = {"index": index, "date_ms": 1, "text": "", "publisher": publisher}
         return {**event, "previous": previous, "because": "margin"}
@@ -174,9 +170,7 @@ async def test_watcher_that_takes_no_entries_is_told_how_far_they_are(node: Fake
         assert await web.next() == {"kind": "position", "index": 2}
 
 
-async def test_watcher_without_news_is_told_its_position(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_without_news_is_told_its_position(node, url, monkeypatch):
     monkeypatch.setattr(live_events, "QUIET_S", 0.05)
     node.farm.commit(b"one")
     async with watching(node, url, "?kinds=entry") as web:
@@ -218,9 +212,7 @@ async def test_entries_that_are_gone_do_not_matter_to_a_watcher_of_none(node: Fa
         assert (await web.next())["kind"] == "leader"
 
 
-async def test_watchers_are_bounded_and_give_their_places_back(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watchers_are_bounded_and_give_their_places_back(node, url, monkeypatch):
     monkeypatch.setattr(watch, "MAX_WATCHERS", 3)
     monkeypatch.setattr(watch, "MAX_WATCHERS_OF_USER", 2)
     readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
@@ -234,9 +226,7 @@ async def test_watchers_are_bounded_and_give_their_places_back(
         assert (await web.next())["kind"] == "leader"
 
 
-async def test_watcher_that_loses_its_login_is_cut(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_that_loses_its_login_is_cut(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.CHECK_S", 0.05)
     async with watching(node, url) as web:
         await web.next()
@@ -259,9 +249,7 @@ async def test_watcher_that_sends_a_message_is_closed(node: FakeNode, url: str) 
     ],
     ids=["frame", "fragments", "ping"],
 )
-async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(
-    node: FakeNode, url: str, first: bytes, then: bytes
-) -> None:
+async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(node, url, first, then):
     most = 32 << 20  # more than the buffers of both sockets hold
     sent = list[int]()
 
@@ -291,9 +279,7 @@ async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(
     assert max(sent) < most
 
 
-async def test_watchers_that_send_anything_at_all_cost_their_connection_only(
-    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_watchers_that_send_anything_at_all_cost_their_connection_only(node, url, caplog):
     dice = random.Random(1)
     mask, close = bytes(4), b"\x88\x80" + bytes(4)
     hostile = [
@@ -334,9 +320,7 @@ async def test_watchers_are_told_that_the_node_ends(node: FakeNode, url: str, sh
         assert await web.code() == 1001
 
 
-async def test_watcher_of_a_farm_that_is_no_longer_served_is_closed(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_of_a_farm_that_is_no_longer_served_is_closed(node, url, monkeypatch):
     monkeypatch.setattr(live_events, "LOOK_S", 0.05)
     async with watching(node, url) as web:
         await web.next()
@@ -368,9 +352,7 @@ async def test_watcher_that_falls_behind_the_log_is_closed_and_gets_the_reason_n
 # ------------------------------------------------------------------ slow watchers
 
 
-async def test_watcher_that_never_reads_holds_up_no_other_and_is_held_no_more_for(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_that_never_reads_holds_up_no_other_and_is_held_no_more_for(node, url, monkeypatch):
     """Judged by what came: thousands of entries reach one while the other takes none."""
     monkeypatch.setattr("garlicfarm.admin.server.SEND_S", math.inf)
     monkeypatch.setattr(live_events, "REST_S", 0.0)
@@ -398,9 +380,7 @@ async def test_watcher_that_never_reads_holds_up_no_other_and_is_held_no_more_fo
             assert (await silent.next_of("entry"))["index"] == number + 1, "it reads the log for itself"
 
 
-async def test_watcher_that_never_reads_is_cut(
-    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watcher_that_never_reads_is_cut(node, url, monkeypatch):
     monkeypatch.setattr("garlicfarm.admin.server.SEND_S", 0.2)
     async with watching(node, url, "?kinds=entry") as silent:
         for number in range(400):
@@ -462,9 +442,7 @@ async def test_page_of_another_site_gets_no_events(node: FakeNode, url: str, htt
     assert answer.startswith(b"HTTP/1.1 403")
 
 
-async def test_page_counts_as_a_watcher_from_when_its_place_was_found_free(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_page_counts_as_a_watcher_from_when_its_place_was_found_free(node, monkeypatch):
     """The first page's answer has not begun when the second one asks."""
     monkeypatch.setattr(watch, "MAX_WATCHERS_OF_USER", 1)
     app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]

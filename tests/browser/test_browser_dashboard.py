@@ -54,9 +54,7 @@ async def shown(browser: Chromium, url: str, user: str, *, scripts: bool = True)
     return page
 
 
-async def test_page_without_script_shows_everything_and_stays_as_it_is(
-    browser: Chromium, node: FakeNode, url: str
-) -> None:
+async def test_page_without_script_shows_everything_and_stays_as_it_is(browser, node, url):
     why = {
         "score": 600_000,
         "mode": "auto",
@@ -89,9 +87,7 @@ async def test_page_without_script_shows_everything_and_stays_as_it_is(
     assert "later" in await page.text("#log")
 
 
-async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
-    browser: Chromium, node: FakeNode, shutdown: trio.Event
-) -> None:
+async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(browser, node, shutdown):
     async with trio.open_nursery() as nursery:
         page = await shown(browser, await nursery.start(node.serve, shutdown), "rita")
         await page.until(LIVE)
@@ -110,9 +106,7 @@ async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
     assert "news" in await page.text("#log"), "what was known stays"
 
 
-async def test_feed_that_fails_is_shown_with_what_to_do_without_a_reload(
-    browser: Chromium, node: FakeNode, url: str
-) -> None:
+async def test_feed_that_fails_is_shown_with_what_to_do_without_a_reload(browser, node, url):
     row = {"name": "files", "plugin": "file", "state": "running", "index": 7, "lag": 0, "problem": None}
     node.farm.feeds = [row]
     page = await shown(browser, url, "rita")
@@ -128,9 +122,7 @@ async def test_feed_that_fails_is_shown_with_what_to_do_without_a_reload(
     assert "owned" not in await page.value("document.title")
 
 
-async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(
-    browser: Chromium, node: FakeNode, url: str
-) -> None:
+async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(browser, node, url):
     page = await shown(browser, url, "rita")
     await page.until(LIVE)
     readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
@@ -146,9 +138,7 @@ async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-async def test_script_in_an_entry_is_shown_as_text(
-    browser: Chromium, node: FakeNode, url: str, scripts: bool
-) -> None:
+async def test_script_in_an_entry_is_shown_as_text(browser, node, url, scripts):
     node.farm.commit(note(EVIL))
     page = await shown(browser, url, "rita", scripts=scripts)
     if scripts:
@@ -160,9 +150,7 @@ async def test_script_in_an_entry_is_shown_as_text(
     assert "owned" not in await page.value("document.title")
 
 
-async def test_inline_script_does_not_run_even_where_it_gets_into_the_page(
-    browser: Chromium, url: str
-) -> None:
+async def test_inline_script_does_not_run_even_where_it_gets_into_the_page(browser, url):
     page = await shown(browser, url, "rita")
     await page.value(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.owned = true'}))"
@@ -184,9 +172,7 @@ async def test_form_of_an_admin_commits_and_comes_back(browser: Chromium, node: 
     assert node.farm.log[0].value == repr(("override", {"member": 3, "mode": "off"}, "anna")).encode()
 
 
-async def test_reader_has_no_forms_and_a_forged_one_is_refused(
-    browser: Chromium, node: FakeNode, url: str
-) -> None:
+async def test_reader_has_no_forms_and_a_forged_one_is_refused(browser, node, url):
     page = await shown(browser, url, "rita")
     assert await page.value("document.querySelectorAll('form, button, input').length") == 0
     code = await page.value(

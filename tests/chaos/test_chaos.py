@@ -74,9 +74,7 @@ def test_ledger_that_lacks_what_was_acknowledged_says_so(line: bytes, sentence: 
     ],
     ids=["value", "term", "missing", "twice"],
 )
-def test_ledger_of_nodes_that_differ_says_so(
-    node: int, entries: list[Entry], upto: int, sentence: str
-) -> None:
+def test_ledger_of_nodes_that_differ_says_so(node, entries, upto, sentence):
     with pytest.raises(Violation, match=sentence):
         ledger("a-1", "a-2").page(node, entries, upto)
 
@@ -161,9 +159,7 @@ async def test_chaos_short() -> None:
 
 @pytest.mark.slow
 @pytest.mark.tun
-async def test_chaos_that_is_terminated_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_chaos_that_is_terminated_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with trio.open_nursery() as nursery:
         process = await start(nursery, "--nodes", "3", "--faults", "50", "--kinds", "pause", "kill")

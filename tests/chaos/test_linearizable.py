@@ -69,9 +69,7 @@ def test_post_of_unknown_outcome_is_in_the_log_or_not_and_late() -> None:
         ([*posts(), Read(9.0, 9.1, 5, 2, 5, {3: "c", 5: "b"})], LOG, "showed c at index 3, where .* has b"),
     ],
 )
-def test_history_that_breaks_a_rule_says_which(
-    operations: list[Any], log: dict[int, str], sentence: str
-) -> None:
+def test_history_that_breaks_a_rule_says_which(operations, log, sentence):
     with pytest.raises(Violation, match=sentence):
         check(operations, log)
 

@@ -79,9 +79,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
 )
-def test_health_of_a_farm_is_one_line_and_a_code(
-    served: Served, capsys: Capture, changes: dict[str, Any], code: int, text: str
-) -> None:
+def test_health_of_a_farm_is_one_line_and_a_code(served, capsys, changes, code, text):
     body = {**served.node.farm.status(), **changes}
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
     assert run(["health", "--farm", "farm"]) == code
@@ -127,9 +125,7 @@ def test_health_local_of_a_farm_that_is_not_there_is_not_healthy(served: Served,
 
 
 @pytest.mark.parametrize("arguments", [["health"], ["health", "--local"]])
-def test_health_of_a_node_that_does_not_run_is_unreachable(
-    tmp_path: Path, capsys: Capture, arguments: list[str]
-) -> None:
+def test_health_of_a_node_that_does_not_run_is_unreachable(tmp_path, capsys, arguments):
     member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
     create_node(tmp_path, 1, member)
     assert run([*arguments, "--config", str(tmp_path / "garlicfarm.toml")]) == 3

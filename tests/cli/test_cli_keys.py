@@ -29,9 +29,7 @@ def offline(*arguments: str) -> int:
     return run(["keys", "offline", "site.key", "--nodes", "1,2,3", "--out", "bundles", *arguments])
 
 
-def test_create_prints_the_destination_alone_on_stdout(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_prints_the_destination_alone_on_stdout(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(["keys", "create", "new/site.key"]) == 0
     output = capsys.readouterr()
@@ -44,9 +42,7 @@ def test_create_prints_the_destination_alone_on_stdout(
     assert (tmp_path / "new" / "site.key").read_bytes() == before
 
 
-def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(
-    key: Path, capsys: Capture
-) -> None:
+def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(key, capsys):
     assert offline("--days", "30", "--hops", "1", "--quantity", "4", "-o", "json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["file"] for row in rows] == [f"bundles/site-{node}.bundle" for node in (1, 2, 3)]
@@ -86,9 +82,7 @@ def test_offline_nodes_that_are_no_ids_are_refused(nodes: str, key: Path, capsys
     assert not (key.parent / "x").exists()
 
 
-def test_show_tells_what_a_file_holds_and_until_when(
-    key: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_tells_what_a_file_holds_and_until_when(key, capsys, monkeypatch):
     assert offline("--days", "10") == 0
     long_term = read_keys(key)
     expires_ms = read_keys(key.parent / "bundles" / "site-3.bundle").expires_ms

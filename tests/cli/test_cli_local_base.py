@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -95,13 +94,7 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.Captu
         (["config", "check", "--config", "absent.toml"], "there is no configuration file"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_why(
-    arguments: list[str],
-    expected: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_usage_exits_2_and_says_why(arguments, expected, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
@@ -128,9 +121,7 @@ def test_wrong_usage_exits_2_and_says_why(
         (["member", "remove", "3", "--forc"], "--force"),
     ],
 )
-def test_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(
-    arguments: list[str], suggested: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(arguments, suggested, capsys):
     assert run(arguments) == 2
     said = capsys.readouterr().err
     assert "Did you mean" in said
@@ -222,9 +213,7 @@ def test_closed_stdout_ends_without_traceback() -> None:
         ("lifetime=19h", "lifetime=18h", "lifetime must be 10m to 18h"),
     ],
 )
-def test_farm_set_names_what_is_allowed(
-    refused: str, taken: str, allowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_farm_set_names_what_is_allowed(refused, taken, allowed, tmp_path, capsys):
     nobody = ["--config", str(tmp_path / "absent.toml")]
     assert run(["farm", "set", refused, *nobody]) == 2
     assert capsys.readouterr().err.endswith(f"\nerror: {allowed}\n")

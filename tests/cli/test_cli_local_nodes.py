@@ -141,9 +141,7 @@ def test_node_init_twice_leaves_the_first(here: Path) -> None:
         (["--admin-url", "http://127.0.0.1:1"], "admin.url"),
     ],
 )
-def test_node_init_refused_leaves_nothing_behind(
-    here: Path, capsys: Capture, arguments: list[str], expected: str
-) -> None:
+def test_node_init_refused_leaves_nothing_behind(here, capsys, arguments, expected):
     (here / "other").write_text("mine")
     assert run(["node", "init", *arguments]) == 2
     assert run(["node", "init", "new", *arguments]) == 2
@@ -152,9 +150,7 @@ def test_node_init_refused_leaves_nothing_behind(
     assert [path.name for path in here.iterdir()] == ["other"]
 
 
-def test_create_node_failing_on_the_way_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_node_failing_on_the_way_leaves_nothing(tmp_path, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -167,9 +163,7 @@ def test_create_node_failing_on_the_way_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_create_node_losing_a_race_overwrites_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_node_losing_a_race_overwrites_nothing(tmp_path, monkeypatch):
     def meanwhile(*arguments: object) -> None:
         (tmp_path / "garlicfarm.toml").write_text("theirs")
 
@@ -205,9 +199,7 @@ CREATE = [
     ],
     ids=["node init", "farm create"],
 )
-def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(
-    here: Path, arguments: list[str], made: set[str]
-) -> None:
+def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(here, arguments, made):
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert killed.returncode == -signal.SIGKILL
     there = here / "out" if arguments is CREATE else here
@@ -228,9 +220,7 @@ def test_farm_of_which_a_killed_command_put_some_nodes_in_place_is_left_as_it_is
     assert everything_in(tmp_path) == before
 
 
-def test_command_leaves_alone_what_another_process_makes_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_leaves_alone_what_another_process_makes_there(tmp_path, monkeypatch):
     plan = MemberPlan(endpoint="ssl://a.example:1")
     make = vars(garlicfarm.setup.provision)["create_store"]
 
@@ -377,9 +367,7 @@ def test_create_node_listens_where_it_is_dialled(tmp_path: Path, endpoint: str, 
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_application_of_a_new_farm_is_one_that_node_start_runs(
-    here: Path, capsys: Capture, command: list[str]
-) -> None:
+def test_application_of_a_new_farm_is_one_that_node_start_runs(here, capsys, command):
     choices = ", ".join(repr(name) for name in BUILT_IN)
     for name, close in (("publsher", "; did you mean 'publisher'?"), ("tally", "")):
         assert run([*command, "--application", name]) == 2
@@ -388,9 +376,7 @@ def test_application_of_a_new_farm_is_one_that_node_start_runs(
     assert everything_in(here) == {}
 
 
-def test_config_check_warns_of_an_application_that_node_start_does_not_run(
-    here: Path, capsys: Capture
-) -> None:
+def test_config_check_warns_of_an_application_that_node_start_does_not_run(here, capsys):
     create_node(here, 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), FarmPlan(application="logs"))
     assert run(["config", "check"]) == 0
     unknown = "farm farm: no application 'logs'; did you mean 'log'?; there are: publisher, log"
@@ -424,9 +410,7 @@ def test_user_remove_keeps_the_one_that_the_commands_here_are(here: Path, capsys
     assert UserStore(here / "data/users").list() == [("local", "admin")]
 
 
-def test_user_add_refuses_readable_password_file_and_digits(
-    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_add_refuses_readable_password_file_and_digits(here, capsys, monkeypatch):
     assert run(["node", "init"]) == 0
     (here / "password").write_text("x")
     (here / "password").chmod(0o644)
@@ -468,9 +452,7 @@ def test_member_that_lost_its_store_is_never_told_to_make_a_new_one(here: Path, 
         ("https://[2001:db8::1]:27151", "https://[2001:db8::1]:27151"),
     ],
 )
-def test_address_of_a_node_is_its_admin_url_and_pin_for_other_machines(
-    here: Path, capsys: Capture, bound: str, address: str
-) -> None:
+def test_address_of_a_node_is_its_admin_url_and_pin_for_other_machines(here, capsys, bound, address):
     assert run(["node", "init", "--host", "a.example", "--admin-url", bound]) == 0
     pin = pin_of_file(here / "data/tls/node.crt")
     capsys.readouterr()
@@ -508,9 +490,7 @@ def test_config_check_fresh_node_is_ok(here: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
 
 
-def test_config_check_effective_prints_sources(
-    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_check_effective_prints_sources(here, capsys, monkeypatch):
     assert run(["node", "init", "--host", "a.example"]) == 0
     monkeypatch.setenv("GARLICFARM_LOG__LEVEL", "debug")
     capsys.readouterr()
@@ -544,9 +524,7 @@ def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here: Pat
     assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
 
 
-def test_configuration_in_somebody_elses_directory_cannot_be_read(
-    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_in_somebody_elses_directory_cannot_be_read(here, capsys, monkeypatch):
     stat = Path.stat
 
     def refused(path: Path, **options: bool) -> os.stat_result:
@@ -562,9 +540,7 @@ def test_configuration_in_somebody_elses_directory_cannot_be_read(
 
 
 @pytest.mark.usefixtures("logging_restored")
-def test_node_that_cannot_say_where_it_is_ends_with_7(
-    here: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_that_cannot_say_where_it_is_ends_with_7(here, capfd, monkeypatch):
     assert run(["node", "init", "--host", "127.0.0.1", "--admin-url", "https://127.0.0.1:0"]) == 0
     monkeypatch.setenv("GARLICFARM_LISTENER__0__URL", "ssl://127.0.0.1:0")
     (here / "data/admin.url.part").mkdir()
@@ -605,9 +581,7 @@ def test_epoch_length_of_a_new_farm_is_the_one_that_was_given(tmp_path: Path, ca
     assert run(["node", "init", str(tmp_path / "none"), "--epoch-length", "0"]) == 2
 
 
-def test_commands_that_a_configuration_names_do_what_it_says_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_that_a_configuration_names_do_what_it_says_of_them(tmp_path, capsys):
     assert run(["node", "init", str(tmp_path / "node")]) == 0
     file = tmp_path / "node" / "garlicfarm.toml"
     comment = " ".join(line for line in file.read_text().splitlines() if line.startswith("#"))

@@ -73,9 +73,7 @@ def test_member_list_shows_members_and_who_joins(farm: FakeFarm, capsys: Capture
         (["remove", "2", "--force"], ("remove", 2, "", True, "local"), (2, 2, 1, 0)),
     ],
 )
-def test_change_is_asked_for_and_its_figures_are_shown(
-    farm: FakeFarm, capsys: Capture, arguments: list[str], asked: tuple[Any, ...], after: tuple[int, ...]
-) -> None:
+def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, arguments, asked, after):
     assert run(["member", *arguments, "-o", "json"]) == 0
     assert farm.changes == [asked]
     body = json.loads(capsys.readouterr().out)
@@ -122,9 +120,7 @@ def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture,
 
 
 @pytest.mark.parametrize("passing", [Refusal.NOTHING_COMMITTED_YET, Refusal.LEADERSHIP_IN_TRANSFER])
-def test_refusal_that_passes_is_waited_for(
-    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, passing: Refusal
-) -> None:
+def test_refusal_that_passes_is_waited_for(farm, monkeypatch, passing):
     errors = iter([ProposalDropped(passing), ProposalDropped(passing), None])
     change = farm.change_member
 
@@ -150,9 +146,7 @@ def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(farm: FakeFar
     assert run(["member", "remove", "3"]) == Exit.NO_QUORUM
 
 
-def test_server_that_takes_long_to_catch_up_is_waited_for(
-    farm: FakeFarm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_that_takes_long_to_catch_up_is_waited_for(farm, capsys, monkeypatch):
     joining = {"id": 4, "endpoint": NEW, "last_index": 900}
     seen = iter([None, *({**joining, "match": match} for match in (100, 500)), "member"])
     members = farm.members
@@ -190,9 +184,7 @@ def test_server_that_is_given_up_has_an_unknown_outcome(farm: FakeFarm, capsys: 
         ["token"],
     ],
 )
-def test_command_line_without_sense_asks_nobody(
-    served: Served, capsys: Capture, arguments: list[str]
-) -> None:
+def test_command_line_without_sense_asks_nobody(served, capsys, arguments):
     assert run(["member", *arguments]) == Exit.USAGE
     assert served.node.requests == 0
     assert not Path("t").exists()
@@ -221,9 +213,7 @@ def test_leader_is_shown_and_hands_over(farm: FakeFarm, capsys: Capture) -> None
     assert "error: the leader is member 2 at" in said
 
 
-def test_farm_without_leader_is_said_by_the_exit_code(
-    farm: FakeFarm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_farm_without_leader_is_said_by_the_exit_code(farm, capsys, monkeypatch):
     status = farm.status()
     monkeypatch.setattr(farm, "status", lambda: {**status, "leader": None})
     assert run(["leader", "show"]) == Exit.NO_QUORUM
@@ -247,9 +237,7 @@ def store(served: Served) -> Path:
     return data
 
 
-def test_token_holds_what_a_new_member_has_to_know(
-    served: Served, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_holds_what_a_new_member_has_to_know(served, store, capsys, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1000.5)
     assert run(["member", "token", "--out", "-", "--expires", "90m"]) == 0
     told, said = capsys.readouterr()

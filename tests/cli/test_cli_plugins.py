@@ -36,9 +36,7 @@ def test_options_are_those_of_the_plugins_config() -> None:
     )
 
 
-def test_json_has_every_plugin_and_a_meaning_for_each_option(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_has_every_plugin_and_a_meaning_for_each_option(capsys):
     assert run(["plugins", "-o", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert body["schema"] == "garlicfarm.plugins/1"
@@ -82,9 +80,7 @@ def test_table_shows_where_each_plugin_is_configured(capsys: pytest.CaptureFixtu
     assert "no options" in out
 
 
-def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(capsys, monkeypatch):
     absent = EntryPoint("absent", "no_such_module:Feed", FEEDS)
     installed = {FEEDS: (absent,)}
     monkeypatch.setattr("garlicfarm.plugins.entry_points", lambda group, name=None: installed.get(group, ()))
@@ -96,9 +92,7 @@ def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(
     assert "No module named 'no_such_module'" in " ".join(capsys.readouterr().out.split())
 
 
-def test_installed_application_is_made_checked_and_listed_under_its_own_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_application_is_made_checked_and_listed_under_its_own_name(tmp_path, capsys, monkeypatch):
     install_key_value(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert run(["node", "init", "--host", "a.example", "--application", "key-value"]) == 0
@@ -111,9 +105,7 @@ def test_installed_application_is_made_checked_and_listed_under_its_own_name(
     assert "did you mean 'key-value'?" in capsys.readouterr().err
 
 
-def test_application_under_the_name_of_one_in_the_house_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_application_under_the_name_of_one_in_the_house_is_refused(tmp_path, capsys, monkeypatch):
     install_key_value(tmp_path, monkeypatch, name="log")
     monkeypatch.chdir(tmp_path)
     assert run(["node", "init", "--application", "log"]) == 0

@@ -75,9 +75,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
-def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(
-    served: Served, capsys: Capture
-) -> None:
+def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(served, capsys):
     PublishingFarm(served)
     assert run(["publish", "now", "-o", "jsonl"]) == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -98,9 +96,7 @@ def test_publish_now_shows_when_it_was_published_as_a_date(served: Served, capsy
     ]
 
 
-def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(
-    served: Served, capsys: Capture
-) -> None:
+def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(served, capsys):
     farm = PublishingFarm(served)
     farm.can_publish, farm.problems = [], [NOBODY]
     assert run(["publish", "now"]) == 1
@@ -132,9 +128,7 @@ def test_publish_now_in_a_farm_that_publishes_nothing_is_an_error(served: Served
     assert "the farm is of the application log" in capsys.readouterr().err
 
 
-def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(
-    served: Served, capsys: Capture
-) -> None:
+def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, capsys):
     farm = PublishingFarm(served)
     farm.problems = [NOBODY]
     served.commit(b"an order")

@@ -117,9 +117,7 @@ async def test_screen_shows_a_table_for_each_farm_with_its_own_lag() -> None:
     assert text.index("farm barn") < text.index("farm field")
 
 
-async def test_lines_are_the_rankings_and_skipped_entries_are_told_once_for_each_farm(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_lines_are_the_rankings_and_skipped_entries_are_told_once_for_each_farm(capsys):
     lines = Lines(lambda: None, quiet=False)
     for farm in ("barn", "field", "barn"):
         await lines.ranking(farm, ranking(10), {"not JSON": 1})

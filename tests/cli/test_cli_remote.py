@@ -104,9 +104,7 @@ def spawn(served: Served, tmp_path: Path) -> Iterator[Callable[..., subprocess.P
         process.communicate()
 
 
-def test_status_off_a_terminal_is_a_plain_table_of_all_members(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, capsys):
     assert run(["status"]) == 0
     head, columns, *rows = capsys.readouterr().out.splitlines()
     assert head == "farm farm: leader 1, publisher 1, term 3, commit 0, quorum, can lose 0 more"
@@ -120,9 +118,7 @@ def test_status_off_a_terminal_is_a_plain_table_of_all_members(
     assert "2.1 ms" in rows[1]
 
 
-def test_status_off_a_terminal_says_what_its_publishers_do(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_off_a_terminal_says_what_its_publishers_do(served, capsys):
     body = served.node.farm.status()
     body["publishers"] = [
         {"plugin": "i2cp", "state": "not ready", "since_ms": None, "until_ms": None, "problems": ["\x1bno"]}
@@ -133,9 +129,7 @@ def test_status_off_a_terminal_says_what_its_publishers_do(
 
 
 @pytest.mark.parametrize("output", ["json", "jsonl"])
-def test_status_as_json_is_the_nodes_own_body(
-    served: Served, capsys: pytest.CaptureFixture[str], output: str
-) -> None:
+def test_status_as_json_is_the_nodes_own_body(served, capsys, output):
     assert run(["status", "-o", output]) == 0
     out = capsys.readouterr().out
     assert json.loads(out) == served.node.farm.status()
@@ -143,9 +137,7 @@ def test_status_as_json_is_the_nodes_own_body(
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(
-    spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, colour: bool
-) -> None:
+def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(spawn, monkeypatch, colour):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     if not colour:
@@ -162,21 +154,14 @@ def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(
     assert (b"\x1b[1;32m" in drawn) == colour
 
 
-def test_status_watched_off_a_terminal_is_one_line_each_time(
-    spawn: Callable[..., subprocess.Popen[bytes]],
-) -> None:
+def test_status_watched_off_a_terminal_is_one_line_each_time(spawn):
     process = spawn("status", "--watch", "-o", "jsonl")
     assert process.stdout is not None
     for _ in range(2):
         assert json.loads(process.stdout.readline())["schema"] == "garlicfarm.status/1"
 
 
-def test_log_post_of_a_file_or_stdin_prints_the_index(
-    served: Served,
-    spawn: Callable[..., subprocess.Popen[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, capsys):
     (tmp_path / "entry").write_bytes(b"from a file \xff")
     assert run(["log", "post", "entry"]) == 0
     assert run(["log", "post", "entry", "-o", "json"]) == 0
@@ -190,12 +175,7 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(
     assert served.node.farm.posted_by == ["local"] * 3
 
 
-def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
-    served: Served,
-    spawn: Callable[..., subprocess.Popen[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(served, spawn, tmp_path, capsys):
     (tmp_path / "entry").touch()
     assert run(["log", "post", "entry"]) == 2
     assert "entry is empty; an entry has one byte or more" in capsys.readouterr().err
@@ -206,9 +186,7 @@ def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
     assert served.node.farm.log == []
 
 
-def test_log_post_in_batches_says_what_became_of_each_line(
-    served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_post_in_batches_says_what_became_of_each_line(served, tmp_path, capfd):
     (tmp_path / "lines").write_bytes(b"a\n\nrefuse\x1b\n" + bytes((1 << 20) + 1) + b"\n\xffz")
     assert run(["log", "post", "--batch", "1024", "lines"]) == 1
     told = capfd.readouterr()
@@ -230,9 +208,7 @@ def test_log_post_in_batches_says_what_became_of_each_line(
     ]
 
 
-def test_log_post_in_batches_has_no_more_lines_on_their_way_than_it_is_told(
-    served: Served, tmp_path: Path
-) -> None:
+def test_log_post_in_batches_has_no_more_lines_on_their_way_than_it_is_told(served, tmp_path):
     (tmp_path / "lines").write_bytes(b"".join(b"%d\n" % number for number in range(100)))
     assert run(["log", "post", "--batch", "8", "lines"]) == 0
     assert served.node.farm.batches == [8] * 12 + [4]
@@ -248,13 +224,8 @@ def test_log_post_in_batches_has_no_more_lines_on_their_way_than_it_is_told(
     ],
 )
 def test_log_post_in_batches_ends_at_an_error_and_sends_no_later_line(
-    served: Served,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    error: Exception,
-    code: int,
-    outcome: str,
-) -> None:
+    served, tmp_path, capfd, error, code, outcome
+):
     served.node.farm.post_error = error
     (tmp_path / "lines").write_bytes(b"a\nb\n\nc\nd\n")
     assert run(["log", "post", "--batch", "3", "lines", "-o", "jsonl"]) == code
@@ -264,9 +235,7 @@ def test_log_post_in_batches_ends_at_an_error_and_sends_no_later_line(
     assert told.err.startswith(f"3 lines: 1 refused, 2 {outcome}; no line after line 3 was sent\nerror: ")
 
 
-def test_log_post_in_batches_waits_for_no_second_line(
-    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_log_post_in_batches_waits_for_no_second_line(served, spawn):
     process = spawn("log", "post", "--batch", "100", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -283,9 +252,7 @@ def test_log_post_in_batches_waits_for_no_second_line(
     ]
 
 
-def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(
-    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(served, spawn):
     process = spawn("log", "post", "--batch", "2", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -310,17 +277,13 @@ def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(
     ]
 
 
-def test_log_post_in_batches_has_no_outcomes_in_one_object(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_log_post_in_batches_has_no_outcomes_in_one_object(served, capsys):
     assert run(["log", "post", "--batch", "8", "garlicfarm.toml", "-o", "json"]) == 2
     assert "choose -o table or -o jsonl" in capsys.readouterr().err
     assert served.node.farm.log == []
 
 
-def test_log_tail_prints_what_is_held_as_json_lines(
-    served: Served, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_log_tail_prints_what_is_held_as_json_lines(served, capfdbinary):
     for number in range(5):
         served.commit(b"\xff" if number == 3 else b"entry %d" % number)
     assert run(["log", "tail", "--after", "2"]) == 0
@@ -337,9 +300,7 @@ def test_log_tail_prints_what_is_held_as_json_lines(
     assert b"the log starts at index 4" in capfdbinary.readouterr().err
 
 
-def test_log_tail_that_is_linearizable_prints_what_the_leader_confirms_or_nothing(
-    served: Served, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_log_tail_that_is_linearizable_prints_what_the_leader_confirms_or_nothing(served, capfdbinary):
     served.commit(b"entry")
     assert run(["log", "tail", "--linearizable"]) == 0
     lines = [json.loads(line)["value"] for line in capfdbinary.readouterr().out.splitlines()]
@@ -351,9 +312,7 @@ def test_log_tail_that_is_linearizable_prints_what_the_leader_confirms_or_nothin
 
 
 @pytest.mark.parametrize("options", [[], ["--all"]])
-def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
-    served: Served, spawn: Callable[..., subprocess.Popen[bytes]], options: list[str]
-) -> None:
+def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(served, spawn, options):
     process = spawn("log", "tail", "-f", *options)
     assert process.stdout is not None
     for number in range(3):
@@ -367,9 +326,7 @@ def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
     assert (process.returncode, out, err.strip()) == (130, b"", b"interrupted")
 
 
-def test_log_tail_whose_reader_leaves_ends_quietly(
-    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_log_tail_whose_reader_leaves_ends_quietly(served, spawn):
     for _ in range(3000):
         served.commit(b"x" * 100)
     process = spawn("log", "tail", "-f")
@@ -381,9 +338,7 @@ def test_log_tail_whose_reader_leaves_ends_quietly(
     assert process.wait(240) == 1
 
 
-def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tmp_path, capsys):
     password = tmp_path / "password"
     password.touch(0o600)
     password.write_text("rita's word\n")
@@ -407,9 +362,7 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
 
 
 @pytest.mark.parametrize("code", [2, 3, 5, 124])
-def test_command_that_gets_no_answer_says_why_by_its_exit_code(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
-) -> None:
+def test_command_that_gets_no_answer_says_why_by_its_exit_code(served, tmp_path, capsys, code):
     arguments = ["log", "post", str(tmp_path / "garlicfarm.toml")]
     if code == 2:
         served.config.unlink()
@@ -427,18 +380,14 @@ def test_command_that_gets_no_answer_says_why_by_its_exit_code(
     assert captured.err.startswith("error: ")
 
 
-def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(tmp_path, capsys):
     member = MemberPlan(endpoint="ssl://127.0.0.1:1", admin_url="https://127.0.0.1:0")
     directory = create_farm(tmp_path / "out", {1: member}, FarmPlan(name="farm")).directories[1]
     assert run(["status", "--config", str(directory / "garlicfarm.toml")]) == 3
     assert "no node runs in" in capsys.readouterr().err
 
 
-def test_farm_is_to_be_named_where_there_are_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
     served = Served(tmp_path, ["farm", "other"])
@@ -459,13 +408,7 @@ def test_farm_is_to_be_named_where_there_are_several(
         (["log", "tail", "--follow"], "the log was followed"),
     ],
 )
-def test_deadline_that_passes_says_what_was_waited_for(
-    served: Served,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    waited_for: str,
-) -> None:
+def test_deadline_that_passes_says_what_was_waited_for(served, capsys, monkeypatch, arguments, waited_for):
     served.node.farm.post_blocks = True
     entry = Path("entry")
     entry.write_bytes(b"one")
@@ -475,9 +418,7 @@ def test_deadline_that_passes_says_what_was_waited_for(
     assert f"error: --timeout of 2 s passed: {waited_for}" in capsys.readouterr().err
 
 
-def test_deadline_that_passes_without_an_answer_names_the_node(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deadline_that_passes_without_an_answer_names_the_node(served, capsys):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
         (served.node.data_dir / "admin.url").write_text(f"{url}\n")

@@ -91,9 +91,7 @@ def test_leaves_are_those_of_the_configuration_with_their_figures(configure, cap
     assert told["destinations[0].blacklist"]["origin"] == "not reported"
 
 
-def test_leaf_that_the_router_cannot_be_asked_of_is_posted_bare(
-    configure, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaf_that_the_router_cannot_be_asked_of_is_posted_bare(configure, capsys, monkeypatch):
     async def refuse(self: SimulatedRouter, leaf: bytes) -> None:
         raise NotSupported("never")
 
@@ -126,9 +124,7 @@ def test_farm_without_router_posts_leaves_alone(configure, capsys: Capture) -> N
     assert {row["origin"] for row in rows[:-1]} == {"no [farm.router]"}
 
 
-def test_plugin_that_names_no_origins_is_named_itself(
-    configure, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plugin_that_names_no_origins_is_named_itself(configure, capsys, monkeypatch):
     monkeypatch.setattr(SimulatedRouter, "origins", {})
     configure(farm(SIMULATED))
     assert {row["origin"] for row in shown(capsys)} == {"plugin simulated", "not reported"}
@@ -170,9 +166,7 @@ def test_farm_that_posts_no_figures_is_wrong_usage(configure, capsys: Capture, n
         ('[farm.router]\nplugin = "i2pcontrol"\npassword_file = "absent"\n', "router.password_file"),
     ],
 )
-def test_router_that_cannot_be_made_is_wrong_configuration(
-    configure, capsys: Capture, table: str, expected: str
-) -> None:
+def test_router_that_cannot_be_made_is_wrong_configuration(configure, capsys, table, expected):
     configure(farm(table))
     assert run(["router", "show"]) == 2
     output = capsys.readouterr()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -59,9 +58,7 @@ def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
         ("caught-up", {"applied": 7, "leader_commit": 6}, {"applied": 7, "leader_commit": None}),
     ],
 )
-def test_wait_returns_once_it_is_so_and_not_before(
-    served: Served, capsys: Capture, wanted: str, there: dict[str, Any], lacking: dict[str, Any]
-) -> None:
+def test_wait_returns_once_it_is_so_and_not_before(served, capsys, wanted, there, lacking):
     body = {**served.node.farm.status(), **lacking}
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
     assert "farm farm: leader " in waited_in_vain(capsys, wanted)
@@ -98,9 +95,7 @@ WITHOUT_LEAF = {
         ({}, [{"id": 3, **SILENT}, {"id": 1, "eligible": True, "why": []}], "member 1 is eligible"),
     ],
 )
-def test_wait_for_a_publisher_says_why_there_is_none(
-    served: Served, capsys: Capture, lacking: dict[str, Any], rows: list[dict[str, Any]], why: str
-) -> None:
+def test_wait_for_a_publisher_says_why_there_is_none(served, capsys, lacking, rows, why):
     body = {**served.node.farm.status(), "publisher": None, **lacking}
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
     served.node.farm.ranking = lambda *, statuses=False: {"members": rows}  # type: ignore[method-assign]
@@ -110,9 +105,7 @@ def test_wait_for_a_publisher_says_why_there_is_none(
 @pytest.mark.parametrize(
     ("port", "seen"), [(1, "https://127.0.0.1:1: "), (0, "no node runs in ")], ids=["given", "any"]
 )
-def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(
-    port: int, seen: str, tmp_path: Path, capsys: Capture
-) -> None:
+def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(port, seen, tmp_path, capsys):
     member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url=f"https://127.0.0.1:{port}")
     create_node(tmp_path, 1, member)
     assert seen in waited_in_vain(capsys, "leader", "--config", str(tmp_path / "garlicfarm.toml"))

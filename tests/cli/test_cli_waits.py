@@ -67,9 +67,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("log tail -f", "an answer from"),
     ],
 )
-def test_command_that_waits_for_a_node_says_so_on_stderr(
-    command: str, what: str, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_that_waits_for_a_node_says_so_on_stderr(command, what, url, capsys):
     Path("lines").write_text("an entry\n")
     assert run(command.split()) == 130
     output = capsys.readouterr()
@@ -86,9 +84,7 @@ def test_command_that_waits_for_a_node_says_so_on_stderr(
         ("i2p setup --tunnels-dir . --keys tunnel.dat", "the router to make tunnel.dat"),
     ],
 )
-def test_command_that_waits_for_others_says_so_on_stderr(
-    command: str, what: str, url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_that_waits_for_others_says_so_on_stderr(command, what, url, capfd, monkeypatch):
     tower = ["--tower", f"tcp://127.0.0.1:{url.rpartition(':')[2]}"] if command.startswith("dafka") else []
     with Path("lines").open("w+") as lines:
         lines.write("rain\n")
@@ -98,9 +94,7 @@ def test_command_that_waits_for_others_says_so_on_stderr(
     assert f"0 s: waiting for {what}\n" in capfd.readouterr().err
 
 
-def test_recovery_of_a_large_store_says_that_it_is_read(
-    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_of_a_large_store_says_that_it_is_read(url, capsys, monkeypatch):
     interrupted = threading.Event()
     monkeypatch.setattr("garlicfarm.setup.recovery.read_survivor", lambda *_: interrupted.wait())
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,9 +14,7 @@ from garlicfarm.errors import UnreachableError
 from tests.admin.fake_node import FakeNode, until
 
 
-async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(farm_watch, "LONGEST_S", math.inf)
     node, shutdown = FakeNode(tmp_path / "data"), trio.Event()
     body = node.farm.status()
@@ -47,9 +44,7 @@ async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_
             assert display.take()
 
 
-async def test_display_asks_again_after_a_while_without_changes(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_display_asks_again_after_a_while_without_changes(monkeypatch, autojump_clock):
     display = FarmWatch()
     begun = trio.current_time()
     await display.wait()

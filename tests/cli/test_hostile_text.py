@@ -109,9 +109,7 @@ def check(text: str) -> None:
     ],
     ids=" ".join,
 )
-def test_no_command_passes_on_what_a_terminal_obeys(
-    served: Served, capsys: Capture, command: list[str]
-) -> None:
+def test_no_command_passes_on_what_a_terminal_obeys(served, capsys, command):
     served.commit(EVIL.encode())
     assert run(command) in (0, 6)
     shown = capsys.readouterr()
@@ -129,9 +127,7 @@ def test_no_command_passes_on_what_a_terminal_obeys(
         (ProposalDropped(Refusal.CANNOT_BE_DIALLED, EVIL), ["farm", "set", "interval=30s"]),
     ],
 )
-def test_no_error_of_a_node_forges_a_line(
-    served: Served, tmp_path: Path, capsys: Capture, error: Exception, command: list[str]
-) -> None:
+def test_no_error_of_a_node_forges_a_line(served, tmp_path, capsys, error, command):
     (tmp_path / "entry").write_text("entry")
     served.node.farm.post_error = error
     assert run(command) != 0

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -123,9 +123,7 @@ def preparation_runs(directory: Path) -> bool:
         (preparation_runs, ["--nodes", "1", "--rank"]),
     ],
 )
-def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(
-    number: signal.Signals, moment: Callable[[Path], bool], options: list[str], tmp_path: Path
-) -> None:
+def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(number, moment, options, tmp_path):
     sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
     prepare = ["--prepare", sleeper] if "--rank" in options else []
     with running_lab(tmp_path, *options, *prepare) as lab:
@@ -177,9 +175,7 @@ def test_lab_on_a_terminal_says_at_once_what_it_does(tmp_path: Path) -> None:
     ("moment", "options"),
     [(directory_made, []), (nodes_listen, ["--nodes", "1"]), (preparation_runs, ["--nodes", "1", "--rank"])],
 )
-def test_lab_that_is_killed_leaves_nothing(
-    moment: Callable[[Path], bool], options: list[str], tmp_path: Path
-) -> None:
+def test_lab_that_is_killed_leaves_nothing(moment, options, tmp_path):
     sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
     prepare = ["--prepare", sleeper] if "--rank" in options else []
     temporary = tmp_path / "temporary"

@@ -52,9 +52,7 @@ async def test_interval_is_set_again_until_it_is_known_to_be_set(tmp_path: Path,
     assert node.asked == 4
 
 
-async def test_interval_waits_for_a_leader_however_busy_the_machine_is(
-    tmp_path: Path, autojump_clock: Any
-) -> None:
+async def test_interval_waits_for_a_leader_however_busy_the_machine_is(tmp_path, autojump_clock):
     node = Node(tmp_path, [NoQuorum("no leader within 4 s")] * 100)
     await set_interval(node)
     assert node.asked == 101

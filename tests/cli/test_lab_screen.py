@@ -58,9 +58,7 @@ def test_screen_is_whole_and_says_how_to_kill_and_to_start_each_node(screen: Lab
     assert lines[start + 1] == "  /tmp/garlicfarm-lab-abcd1234/farm/node-2/garlicfarm.toml"
 
 
-def test_screen_follows_a_node_that_was_started_again(
-    screen: LabScreen, nodes: dict[int, NodeProcess]
-) -> None:
+def test_screen_follows_a_node_that_was_started_again(screen, nodes):
     nodes[2].found = 202  # type: ignore[attr-defined]
     assert "node 2: kill -9 202" in shown(screen, status())
 
@@ -81,9 +79,7 @@ def test_screen_shows_as_many_events_as_have_a_line(screen: LabScreen, height: i
 @pytest.mark.parametrize("members", [3, 5, 9])
 @pytest.mark.parametrize(("width", "height"), [(40, 24), (80, 24), (100, 40)])
 @pytest.mark.parametrize("dead", [0, 2])
-def test_screen_of_any_size_says_whom_to_kill_what_happened_and_how_to_end(
-    width: int, height: int, members: int, dead: int
-) -> None:
+def test_screen_of_any_size_says_whom_to_kill_what_happened_and_how_to_end(width, height, members, dead):
     ids = range(1, members + 1)
     farm = {each: Node(each, 100 + each) if each > dead else Node(each, None, -9) for each in ids}
     leader, publisher = members, members - 1 if members - 1 > dead else members
@@ -114,9 +110,7 @@ def test_screen_of_any_size_says_whom_to_kill_what_happened_and_how_to_end(
     ]
 
 
-async def test_preparation_tells_what_came_and_how_long_it_took(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_preparation_tells_what_came_and_how_long_it_took(tmp_path, autojump_clock):
     prefix, scratch = tmp_path / "venv", tmp_path / "tmp"
     (scratch / "pip-unpack-1").mkdir(parents=True)
     prefix.mkdir()

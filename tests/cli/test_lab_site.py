@@ -38,9 +38,7 @@ def service() -> Service:
     return Service(I2pdNetwork([router(number) for number in range(1, 10)], []), "site.b32.i2p", (4, 5))
 
 
-async def test_client_is_served_then_silent_then_served_by_another_node(
-    service: Service, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_client_is_served_then_silent_then_served_by_another_node(service, autojump_clock):
     client = Client("http://127.0.0.1:1", service.host)
     watch = SiteWatch(service, client)
     await trio.sleep(7)
@@ -66,9 +64,7 @@ async def test_client_is_served_then_silent_then_served_by_another_node(
     assert client_line() == "client  served by node 3, 3.1 s after the last answer of node 2"
 
 
-async def test_site_has_moved_once_another_node_answers(
-    service: Service, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_site_has_moved_once_another_node_answers(service, nursery, autojump_clock):
     client = Client("http://127.0.0.1:1", service.host)
     watch = SiteWatch(service, client)
 

@@ -35,9 +35,7 @@ def members(configuration: bytes) -> list[int]:
     return found
 
 
-def test_all_entries_that_are_printed_fold_into_the_state_of_the_node(
-    server: FeedServer, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_all_entries_that_are_printed_fold_into_the_state_of_the_node(server, capsysbinary):
     login = ["--node", server.url, "--user", USER, "--password-file", str(server.password_file)]
     assert run(["log", "tail", "--all", *login]) == 0
     lines: list[dict[str, Any]] = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]

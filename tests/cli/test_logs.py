@@ -124,9 +124,7 @@ def test_other_event_or_peer_is_not_held_back(output: io.StringIO) -> None:
     assert len(lines(output)) == 4
 
 
-def test_many_causes_forget_the_longest_silent_and_tell_its_count(
-    output: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_causes_forget_the_longest_silent_and_tell_its_count(output, monkeypatch):
     monkeypatch.setattr(logs, "MAX_CAUSES", 2)
     log = events(Clock())
     for peer in ("a", "b", "a", "a", "b", "c"):
@@ -236,9 +234,7 @@ def accounted(told: bytes) -> int:
     return count
 
 
-def test_end_waits_once_and_for_a_limited_time_for_a_pipe_that_nobody_reads(
-    piped: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_waits_once_and_for_a_limited_time_for_a_pipe_that_nobody_reads(piped, monkeypatch):
     waits_s: list[float | None] = []
     writers: list[threading.Thread] = []
 

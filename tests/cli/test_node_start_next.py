@@ -33,9 +33,7 @@ def test_next_commands_name_the_configuration_and_parse(tmp_path: Path) -> None:
     ]
 
 
-def test_next_commands_are_short_where_every_directory_finds_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_commands_are_short_where_every_directory_finds_the_node(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / ".config" / "garlicfarm" / "garlicfarm.toml"
     file.parent.mkdir(parents=True)

@@ -61,9 +61,7 @@ def test_unit_that_is_printed_names_this_program_and_the_node(printed: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["a node", "100%", 'the "node"'])
-def test_path_that_systemd_would_read_otherwise_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_path_that_systemd_would_read_otherwise_is_refused(name, tmp_path, capsys):
     assert run(["node", "init", str(tmp_path / name)]) == 0
     assert run(["node", "unit", "--config", str(tmp_path / name / "garlicfarm.toml")]) == 2
     assert "systemd needs a path without blanks" in capsys.readouterr().err

@@ -17,18 +17,14 @@ def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("garlicfarm.cli.sign_of_life.FIRST_S", 2.0)
 
 
-async def test_nothing_is_said_before_two_seconds(
-    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_nothing_is_said_before_two_seconds(autojump_clock, capsys):
     async with sign_of_life("a leader"):
         await trio.sleep(1.9)
     await trio.sleep(100)
     assert capsys.readouterr() == ("", "")
 
 
-async def test_lines_come_at_growing_intervals_on_stderr(
-    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_lines_come_at_growing_intervals_on_stderr(autojump_clock, capsys):
     entries = 0
 
     def what() -> str:
@@ -48,9 +44,7 @@ async def test_lines_come_at_growing_intervals_on_stderr(
     ]
 
 
-async def test_what_has_come_is_no_longer_waited_for(
-    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_has_come_is_no_longer_waited_for(autojump_clock, capsys):
     async with sign_of_life("an entry") as came:
         await trio.sleep(3)
         came()
@@ -58,17 +52,13 @@ async def test_what_has_come_is_no_longer_waited_for(
     assert capsys.readouterr().err == "2 s: waiting for an entry\n"
 
 
-async def test_quiet_says_nothing(
-    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_quiet_says_nothing(autojump_clock, capsys):
     async with sign_of_life("a leader", quiet=True):
         await trio.sleep(100)
     assert capsys.readouterr().err == ""
 
 
-async def test_foreign_text_commands_no_terminal(
-    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_foreign_text_commands_no_terminal(autojump_clock, capsys):
     async with sign_of_life("x\x1b[2J"):
         await trio.sleep(3)
     assert capsys.readouterr().err == "2 s: waiting for x\\u001b[2J\n"

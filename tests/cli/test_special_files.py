@@ -94,9 +94,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_special_file_is_refused_by_what_reads_it(
-    special: Path, tmp_path: Path, read: Callable[[Path, Path], Any]
-) -> None:
+def test_special_file_is_refused_by_what_reads_it(special, tmp_path, read):
     with pytest.raises(ConfigError, match=SAID):
         read(special, tmp_path)
 
@@ -125,9 +123,7 @@ def test_special_file_is_refused_by_what_reads_it(
     ],
     ids=" ".join,
 )
-def test_command_refuses_a_fifo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
+def test_command_refuses_a_fifo(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("special", 0o600)
     Path("tunnels").mkdir()

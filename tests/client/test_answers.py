@@ -66,9 +66,7 @@ NESTED = b'{"x":' + b"[" * 20_000
         (410, b'{"type": "garlicfarm:compacted", "first_index": null}', LocalProtocolError),
     ],
 )
-async def test_answer_that_no_admin_api_gives_is_a_documented_error(
-    monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, error: type[Exception]
-) -> None:
+async def test_answer_that_no_admin_api_gives_is_a_documented_error(monkeypatch, status, body, error):
     answer_all(monkeypatch, Answer(status, {}, body))
     async with AdminClient([URL], user="bob", password="p") as client:
         with pytest.raises(error):
@@ -83,9 +81,7 @@ def test_leader_of_a_number_that_no_member_has_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"leader": null}', b'{"leader": "x"}'])
-async def test_hand_over_answered_without_a_leader_has_an_unknown_outcome(
-    monkeypatch: pytest.MonkeyPatch, body: bytes
-) -> None:
+async def test_hand_over_answered_without_a_leader_has_an_unknown_outcome(monkeypatch, body):
     answer_all(monkeypatch, Answer(200, {}, body))
     async with AdminClient([URL], user="bob", password="p") as client:
         with pytest.raises(OutcomeUnknown):

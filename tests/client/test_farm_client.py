@@ -81,9 +81,7 @@ async def test_redirect_is_followed_and_remembered(autojump_clock: Clock) -> Non
     ],
     ids=repr,
 )
-async def test_server_of_no_help_is_left_for_the_next(
-    first: Response | GarlicFarmError, autojump_clock: Clock
-) -> None:
+async def test_server_of_no_help_is_left_for_the_next(first, autojump_clock):
     rpc_clients = {1: FakeRpcClient(first), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
     assert await client(rpc_clients).post([b"x"]) == (1, 5)
 
@@ -101,9 +99,7 @@ async def test_server_of_no_help_is_left_for_the_next(
     ],
     ids=repr,
 )
-async def test_refusal_is_raised_and_not_repeated(
-    answer: Response | GarlicFarmError, error: type[Exception], autojump_clock: Clock
-) -> None:
+async def test_refusal_is_raised_and_not_repeated(answer, error, autojump_clock):
     rpc_clients = {1: FakeRpcClient(answer), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
     with pytest.raises(error):
         await client(rpc_clients).post([b"x"])
@@ -114,9 +110,7 @@ async def test_refusal_is_raised_and_not_repeated(
     ("number", "reason"),
     [(3, Refusal.TOO_MUCH_UNCOMMITTED), (4, Refusal.LEADERSHIP_IN_TRANSFER), (27, Refusal.REFUSED)],
 )
-async def test_refusal_has_the_reason_of_its_number(
-    number: int, reason: Refusal, autojump_clock: Clock
-) -> None:
+async def test_refusal_has_the_reason_of_its_number(number, reason, autojump_clock):
     with pytest.raises(ProposalDropped) as refused:
         await client({1: FakeRpcClient(said(1, 1, number))}).post([b"x"])
     assert refused.value.reason is reason
@@ -142,9 +136,7 @@ async def test_hanging_server_costs_one_post_and_the_next_asks_another(autojump_
     assert await under_test.post([b"x"]) == (1, 5)
 
 
-async def test_entries_over_a_message_are_refused_before_they_cost_the_connection(
-    autojump_clock: Clock,
-) -> None:
+async def test_entries_over_a_message_are_refused_before_they_cost_the_connection(autojump_clock):
     rpc_clients = {1: FakeRpcClient(said(1, 1, 2, accepted=True))}
     under_test = client(rpc_clients)
     await under_test.post([bytes((1 << 20) - 45 - 2 * 13 - 1), b"x"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from garlicfarm.client.farm import FarmClient
@@ -30,9 +29,7 @@ async def test_client_that_knows_a_follower_alone_finds_the_leader(tmp_path: Pat
             assert set(client._rpc_clients) == {leader, follower_of(nodes, leader)}
 
 
-async def test_client_without_the_extension_stays_where_it_was_told_to_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_without_the_extension_stays_where_it_was_told_to_go(tmp_path, monkeypatch):
     async with cluster(tmp_path, 3) as nodes:
         leader = await nodes.leader()
         monkeypatch.setattr("garlicfarm.client.farm.LEADER_HINT", "not-this-one")

@@ -154,9 +154,7 @@ async def test_posts_of_many_tasks_take_the_same_way(posts: int, autojump_clock:
     [({"farm": "other"}, "no farm at"), ({"farm_id": bytes([1] * 16)}, "it belongs to another farm")],
     ids=["name", "id"],
 )
-async def test_wrong_farm_is_no_quorum_at_the_deadline_and_says_why(
-    more: dict[str, Any], words: str, autojump_clock: Clock
-) -> None:
+async def test_wrong_farm_is_no_quorum_at_the_deadline_and_says_why(more, words, autojump_clock):
     async with farm(Server(1, 1, 1), **more) as client:
         with pytest.raises(NoQuorum, match=words):
             await client.post([b"x"])
@@ -172,9 +170,7 @@ async def test_silent_server_is_passed_over(autojump_clock: Clock) -> None:
     assert leader.requests == 2
 
 
-async def test_silent_leader_that_a_follower_names_is_left_until_it_names_another(
-    autojump_clock: Clock,
-) -> None:
+async def test_silent_leader_that_a_follower_names_is_left_until_it_names_another(autojump_clock):
     follower, leader = Server(1, 2, 2), Server(3, 3, 3)
     async with farm(follower, Silent(2, 2, 2), leader) as client, trio.open_nursery() as nursery:
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pytest
 import trio
@@ -138,9 +138,7 @@ async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> N
 @pytest.mark.parametrize(
     "next_index", [2, Refusal.ID_USED_BEFORE.number, Refusal.ENDPOINT_OF_ANOTHER_MEMBER.number, 27]
 )
-async def test_plain_leader_that_refuses_gives_its_next_index_and_no_reason(
-    nursery: trio.Nursery, next_index: int
-) -> None:
+async def test_plain_leader_that_refuses_gives_its_next_index_and_no_reason(nursery, next_index):
     servers = Servers(nursery, {1: jraft_leader(1, next_index)}, is_jraft=True)
     with pytest.raises(NotYet, match="the id 4 is a member's, or another change"):
         await servers.ask(1)
@@ -163,9 +161,7 @@ async def test_leader_that_the_token_does_not_know_is_found_by_the_hint(nursery:
     ],
     ids=["down", "auth", "other", "no leader", "unknown leader", "closes"],
 )
-async def test_server_that_is_no_help_is_passed_over(
-    nursery: trio.Nursery, first: Say | GarlicFarmError
-) -> None:
+async def test_server_that_is_no_help_is_passed_over(nursery, first):
     servers = Servers(nursery, {1: first, 2: leader(2, 5, accepted=True), 3: UnreachableError("down")})
     assert await servers.ask() == 4
 
@@ -179,9 +175,7 @@ async def test_server_that_is_no_help_is_passed_over(
         (99, RemoteProtocolError, "not known here"),
     ],
 )
-async def test_refusal_for_good_is_an_error_at_once(
-    nursery: trio.Nursery, reason: int, error: type[Exception], what_next: str
-) -> None:
+async def test_refusal_for_good_is_an_error_at_once(nursery, reason, error, what_next):
     servers = Servers(nursery, {1: leader(1, reason), 2: redirect(2, 1), 3: redirect(3, 1)})
     with pytest.raises(error, match=what_next):
         await servers.ask()
@@ -197,9 +191,7 @@ async def test_refusal_for_good_is_an_error_at_once(
         (Refusal.TOO_FEW_MEMBERS_HEARD.number, NoQuorum, "garlicfarm status"),
     ],
 )
-async def test_refusal_that_may_pass_is_to_be_repeated(
-    nursery: trio.Nursery, reason: int, error: type[Exception], what_next: str
-) -> None:
+async def test_refusal_that_may_pass_is_to_be_repeated(nursery, reason, error, what_next):
     servers = Servers(nursery, {1: leader(1, reason)})
     with pytest.raises(NotYet, match=what_next) as later:
         await servers.ask(1)
@@ -215,9 +207,7 @@ async def test_refusal_that_may_pass_is_to_be_repeated(
     ],
     ids=["all down", "no leader", "leader down"],
 )
-async def test_nobody_who_leads_is_to_be_asked_again(
-    nursery: trio.Nursery, all_say: Sequence[Say | GarlicFarmError], error: type[Exception]
-) -> None:
+async def test_nobody_who_leads_is_to_be_asked_again(nursery, all_say, error):
     servers = Servers(nursery, dict(enumerate(all_say, 1)))
     with pytest.raises(NotYet) as later:
         await servers.ask()
@@ -237,9 +227,7 @@ async def test_id_of_a_member_elsewhere_is_refused_before_its_place_is_asked(nur
 
 
 @pytest.mark.parametrize("error", [AuthError("wrong password"), RemoteProtocolError("another farm")])
-async def test_what_all_servers_that_answer_say_is_final(
-    nursery: trio.Nursery, error: GarlicFarmError
-) -> None:
+async def test_what_all_servers_that_answer_say_is_final(nursery, error):
     servers = Servers(nursery, {1: UnreachableError("down"), 2: error, 3: error})
     with pytest.raises(type(error), match=str(error)):
         await servers.ask()
@@ -252,9 +240,7 @@ async def test_members_that_name_one_another_are_asked_once_each(nursery: trio.N
     assert [member for member, _ in servers.asked] == [1, 2, 3]
 
 
-async def test_server_that_never_answers_is_given_up(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_server_that_never_answers_is_given_up(nursery, autojump_clock):
     async def connect(endpoint: str) -> Established:
         ours, _theirs = trio.testing.memory_stream_pair()
         silent.append(_theirs)

@@ -98,9 +98,7 @@ async def test_entry_that_is_repeated_is_in_the_log_twice_and_its_id_tells(tmp_p
 
 
 @pytest.mark.slow
-async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(tmp_path, monkeypatch):
     install_key_value(tmp_path, monkeypatch)
     retention = {"snapshot_every_entries": 10, "keep_entries": 1}
     async with farm_of_three(tmp_path, retention, "key-value") as farm:

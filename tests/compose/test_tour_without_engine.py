@@ -55,9 +55,7 @@ def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Pa
 
 
 @pytest.mark.parametrize("failing", ["probe.yaml build", "probe.yaml up", "network disconnect"])
-def test_tour_on_an_engine_that_fails_the_probe_says_so_and_is_no_failure(
-    programs: Path, failing: str
-) -> None:
+def test_tour_on_an_engine_that_fails_the_probe_says_so_and_is_no_failure(programs, failing):
     calls = engine(programs, f'"{failing}"')
     ended = take(programs)
     assert ended.returncode == 0, ended.stderr
@@ -85,9 +83,7 @@ def test_tour_fails_where_the_images_cannot_be_built_though_packages_can_be_had(
 
 
 @pytest.mark.parametrize("late", [1, 2], ids=["first", "second"])
-def test_tour_whose_packages_do_not_come_in_time_is_no_failure(
-    programs: Path, monkeypatch: pytest.MonkeyPatch, late: int
-) -> None:
+def test_tour_whose_packages_do_not_come_in_time_is_no_failure(programs, monkeypatch, late):
     engine(programs)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     builds: list[str] = []

@@ -508,9 +508,7 @@ def test_effective_lists_every_value_with_its_source(tmp_path: Path) -> None:
         ("disk_timeout_s = 0.5", 0.5),
     ],
 )
-def test_load_disk_timeout_is_by_default_not_below_the_election_timeout(
-    tmp_path: Path, table: str, expected: float
-) -> None:
+def test_load_disk_timeout_is_by_default_not_below_the_election_timeout(tmp_path, table, expected):
     config = load_text(tmp_path, f"{SMALLEST}[farm.raft]\n{table}\n")
     assert config.farm[0].raft.disk_timeout_s == expected
     assert source(config, "farm[0].raft.disk_timeout_s") == ("file" if "disk" in table else "default")

@@ -28,9 +28,7 @@ def make_nodes(directory: Path, *endpoints: str, **plan: str) -> list[Path]:
     return [path / "garlicfarm.toml" for path in made.directories.values()]
 
 
-def test_template_of_one_node_makes_the_others(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_of_one_node_makes_the_others(tmp_path, capsys, monkeypatch):
     one, two = make_nodes(tmp_path, "ssl://a.example:27150", "ssl://b.example:27151", master=MASTER)
     assert run(["config", "export", "--config", str(one)]) == 0
     told = capsys.readouterr()
@@ -63,9 +61,7 @@ def test_template_of_one_node_makes_the_others(
     assert "garlicfarm.toml exists already" in capsys.readouterr().err
 
 
-def test_import_without_what_is_a_nodes_own_says_what_is_missing(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_without_what_is_a_nodes_own_says_what_is_missing(tmp_path, capsys, monkeypatch):
     (one,) = make_nodes(tmp_path, "ssl://a.example:27150")
     monkeypatch.chdir(tmp_path)
     assert run(["config", "export", "--config", str(one)]) == 0
@@ -88,9 +84,7 @@ def test_import_without_what_is_a_nodes_own_says_what_is_missing(
         ("node.id", "must be KEY=VALUE"),
     ],
 )
-def test_setting_that_is_none_is_named(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, setting: str, told: str
-) -> None:
+def test_setting_that_is_none_is_named(tmp_path, capsys, monkeypatch, setting, told):
     (one,) = make_nodes(tmp_path, "ssl://a.example:27150")
     monkeypatch.chdir(tmp_path)
     assert run(["config", "import", str(one), "--set", setting, "--out", "-"]) == 2
@@ -99,18 +93,14 @@ def test_setting_that_is_none_is_named(
     assert shown.out == ""
 
 
-def test_template_that_is_no_text_is_refused(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_that_is_no_text_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "template.toml").write_bytes(b"version = 1\xff")
     assert run(["config", "import", "template.toml"]) == 2
     assert capsys.readouterr().err == "error: the template is not UTF-8 at byte 11\n"
 
 
-def test_import_that_cannot_write_leaves_nothing(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_that_cannot_write_leaves_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("garlicfarm.config.template.fill", lambda template, settings: "x" * 100)
     (tmp_path / "template.toml").touch()
@@ -124,9 +114,7 @@ def test_import_that_cannot_write_leaves_nothing(
     assert not (tmp_path / "garlicfarm.toml").exists()
 
 
-def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(tmp_path, capsys, monkeypatch):
     (one,) = make_nodes(tmp_path, "ssl://a.example:27150")
     with one.open("a") as file:
         file.write(

@@ -116,9 +116,7 @@ def test_certificate_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -
         make_certificate(tmp_path / "file" / "c", tmp_path / "file" / "k", "a.example")
 
 
-def test_certificate_is_synced_before_its_pin_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificate_is_synced_before_its_pin_is_known(tmp_path, monkeypatch):
     synced = []
     real = os.fsync
 

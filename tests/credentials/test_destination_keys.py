@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +59,7 @@ def test_bundle_is_read_as_it_was_written_and_is_private(tmp_path: Path, keys: D
 @pytest.mark.parametrize(
     ("mode", "message"), [(0o644, "holds secrets, but its mode is 0644"), (None, "cannot be read")]
 )
-def test_keys_that_others_can_read_or_that_are_missing_are_refused(
-    mode: int | None, message: str, tmp_path: Path
-) -> None:
+def test_keys_that_others_can_read_or_that_are_missing_are_refused(mode, message, tmp_path):
     if mode is not None:
         create_keys(tmp_path / "key")
         (tmp_path / "key").chmod(mode)
@@ -76,9 +73,7 @@ def test_keys_of_another_destination_are_refused(tmp_path: Path, keys: Destinati
         read_keys(tmp_path / "key", destination=other.destination)
 
 
-def test_bundle_of_another_node_is_refused_where_the_node_is_known(
-    tmp_path: Path, keys: DestinationKeys
-) -> None:
+def test_bundle_of_another_node_is_refused_where_the_node_is_known(tmp_path, keys):
     write_bundle(tmp_path / "bundle", bundle_of(keys, node=2))
     with pytest.raises(ConfigError, match="is the bundle of node 2, and this is node 1"):
         read_keys(tmp_path / "bundle", node_id=1)
@@ -94,9 +89,7 @@ def test_expired_keys_are_refused_unless_that_is_allowed(tmp_path: Path, keys: D
 
 
 @pytest.mark.parametrize("change", [lambda key: key[:-1], lambda key: key + b"x", lambda key: key[1:]])
-def test_key_of_another_length_is_refused(
-    change: Callable[[bytes], bytes], tmp_path: Path, keys: DestinationKeys
-) -> None:
+def test_key_of_another_length_is_refused(change, tmp_path, keys):
     changed = put(tmp_path / "changed", encode(change(decode(keys.sam_private_key()))).encode())
     with pytest.raises(ConfigError, match="does not hold the private key of an Ed25519 destination"):
         read_keys(changed)
@@ -182,9 +175,7 @@ def _with_a_node_that_is_no_number(document: dict[str, Any], other: DestinationK
         _with_a_node_that_is_no_number,
     ],
 )
-def test_bundle_whose_parts_do_not_belong_together_is_refused(
-    change: Callable[[dict[str, Any], DestinationKeys], None], tmp_path: Path, keys: DestinationKeys
-) -> None:
+def test_bundle_whose_parts_do_not_belong_together_is_refused(change, tmp_path, keys):
     write_bundle(tmp_path / "bundle", bundle_of(keys))
     document = json.loads((tmp_path / "bundle").read_text())
     change(document, create_keys(tmp_path / "other"))

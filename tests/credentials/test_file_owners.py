@@ -44,9 +44,7 @@ def of_others(directory: Path) -> list[str]:
     return [str(path) for path in directory.rglob("*") if path.lstat().st_uid != SOMEBODY]
 
 
-def test_users_changed_by_root_stay_readable_to_the_user_of_the_node(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_users_changed_by_root_stay_readable_to_the_user_of_the_node(theirs, monkeypatch, tmp_path):
     create_node(theirs / "node", 1, ALONE)
     give(theirs)
     monkeypatch.chdir(theirs / "node")
@@ -62,9 +60,7 @@ def test_users_changed_by_root_stay_readable_to_the_user_of_the_node(
     assert of_others(theirs) == []
 
 
-def test_all_that_root_makes_in_the_directory_of_another_user_is_theirs(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_root_makes_in_the_directory_of_another_user_is_theirs(theirs, monkeypatch):
     key = theirs / "keys" / "new" / "master.key"
     create_keys(key)
     create_node(theirs / "a" / "node", 1, ALONE)
@@ -85,9 +81,7 @@ def test_a_file_that_root_replaces_keeps_its_owner(theirs: Path) -> None:
     assert (path.read_bytes(), path.stat().st_uid) == (b"new", 0)
 
 
-def test_root_cannot_use_the_store_of_another_user(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_root_cannot_use_the_store_of_another_user(theirs, monkeypatch, capsys):
     node = theirs / "node"
     create_node(node, 1, ALONE)
     give(theirs)

@@ -52,9 +52,7 @@ def test_member_password_differs_by_id_farm_and_secret() -> None:
         (SECRET, FARM_ID, -1),
     ],
 )
-def test_member_password_out_of_range_is_the_callers_fault(
-    secret: bytes, farm_id: bytes, member_id: int
-) -> None:
+def test_member_password_out_of_range_is_the_callers_fault(secret, farm_id, member_id):
     with pytest.raises(LocalProtocolError):
         member_password(secret, farm_id, member_id)
 

@@ -43,9 +43,7 @@ def open_to_others(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_everything_that_commands_make_is_private_without_a_umask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_that_commands_make_is_private_without_a_umask(tmp_path, monkeypatch):
     made = tmp_path / "made"
     made.mkdir(mode=0o700)
     key = made / "keys" / "new" / "master.key"
@@ -78,9 +76,7 @@ async def test_everything_that_a_running_node_makes_is_private_without_a_umask(t
         assert open_to_others(made) == {}
 
 
-def test_names_of_secrets_and_of_their_directories_are_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_secrets_and_of_their_directories_are_synced(tmp_path, monkeypatch):
     synced: list[str] = []
     fsync = os.fsync
 
@@ -104,9 +100,7 @@ def test_names_of_secrets_and_of_their_directories_are_synced(
         assert path.is_dir() or last[str(path.parent)] > written, path
 
 
-def test_secret_that_could_not_be_written_leaves_no_half_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_that_could_not_be_written_leaves_no_half_of_it(tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

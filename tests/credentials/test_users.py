@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,9 +84,7 @@ def test_two_writers_at_once_both_count(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_unusable_user_is_refused_and_nothing_written(
-    tmp_path: Path, name: str, role: Any, password: str, message: str
-) -> None:
+def test_unusable_user_is_refused_and_nothing_written(tmp_path, name, role, password, message):
     store = UserStore(tmp_path / "users")
     with pytest.raises(ConfigError, match=message):
         store.add(name, role, password)

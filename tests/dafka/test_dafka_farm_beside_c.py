@@ -116,9 +116,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> FarmRecorder:
     return recorder
 
 
-async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
-    tower: Endpoint, recorder: FarmRecorder, tmp_path: Path
-) -> None:
+async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(tower, recorder, tmp_path):
     farm: dict[str, Any] = {"retention": KEEP, "epoch_length": LENGTH}
     async with cluster(tmp_path, 3, start=False, **farm) as nodes:
         for directory in nodes.directories.values():

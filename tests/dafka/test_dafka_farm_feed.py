@@ -205,9 +205,7 @@ async def test_follower_sends_nothing_but_answers(autojump_clock: MockClock) -> 
         assert not farm.said(1, Record, Head)
 
 
-async def test_member_that_holds_a_part_leaves_the_rest_to_others(
-    autojump_clock: MockClock, tmp_path
-) -> None:
+async def test_member_that_holds_a_part_leaves_the_rest_to_others(autojump_clock, tmp_path):
     network = MemoryNetwork()
     async with farm_of(2, network) as farm:
         farm.commit(*[b"%d" % number for number in range(25)])
@@ -294,9 +292,7 @@ async def test_log_that_is_shortened_under_the_leader_costs_no_record(autojump_c
         assert {(head.partition, head.sequence) for head in heads} == {(each, 9) for each in P[:4]}
 
 
-async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(
-    autojump_clock: MockClock,
-) -> None:
+async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(autojump_clock):
     network = MemoryNetwork()
     async with farm_of(1, network) as farm:
         farm.commit(*[b"%d" % number for number in range(35)])
@@ -318,9 +314,7 @@ async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(
 
 
 @pytest.mark.parametrize("offset", [4, 10])  # within an epoch, and at its end
-async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_gone(
-    autojump_clock: MockClock, offset: int
-) -> None:
+async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_gone(autojump_clock, offset):
     network = MemoryNetwork()
     async with farm_of(3, network) as farm:
         farm.lead(0)
@@ -347,9 +341,7 @@ async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_g
         assert len(told) == len(gone)
 
 
-async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_gone(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_gone(autojump_clock, caplog):
     network = MemoryNetwork()
     async with farm_of(1, network) as farm:
         farm.lead(0)

@@ -84,9 +84,7 @@ async def test_reader_goes_on_from_what_it_read_last(autojump_clock: MockClock, 
         assert await read(reader, 2, 30) == expected(2, 30)
 
 
-async def test_page_ends_where_it_is_full(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_page_ends_where_it_is_full(autojump_clock, tmp_path, monkeypatch):
     network = MemoryNetwork()
     monkeypatch.setattr(farm_reader, "PAGE_BYTES", 1)
     async with stored_log(network, tmp_path) as farm:
@@ -112,9 +110,7 @@ async def test_follower_knows_the_newest_index_through_epochs(autojump_clock: Mo
         nursery.cancel_scope.cancel()
 
 
-async def test_entries_that_no_node_has_are_told_with_the_first_that_is_left(
-    autojump_clock: MockClock,
-) -> None:
+async def test_entries_that_no_node_has_are_told_with_the_first_that_is_left(autojump_clock):
     network = MemoryNetwork()
     async with farm_of(1, network) as farm:
         farm.lead(0)

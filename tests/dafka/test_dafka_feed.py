@@ -101,9 +101,7 @@ async def take(consumer: DafkaConsumer, found: list[ReceivedRecord]) -> None:
 
 
 @pytest.mark.slow
-async def test_leader_that_dies_in_mid_stream_costs_no_record_and_repeats_none(
-    tower: Tower, tmp_path: Path
-) -> None:
+async def test_leader_that_dies_in_mid_stream_costs_no_record_and_repeats_none(tower, tmp_path):
     config = MeshConfig(towers=(str(tower.endpoint),))
     keep = {"snapshot_every_entries": 20, "keep_entries": 25, "keep_bytes": 1 << 20}
     async with (

@@ -112,9 +112,7 @@ async def _open(
     return await nursery.start(task), scope
 
 
-async def test_later_producer_sends_what_no_store_had_and_goes_on(
-    path: Path, tmp_path: Path, nursery: trio.Nursery
-) -> None:
+async def test_later_producer_sends_what_no_store_had_and_goes_on(path, tmp_path, nursery):
     network = MemoryNetwork()
     first = ProducerIdentity(path, "t")
     producer, scope = await _open(nursery, network.node("one"), first)
@@ -144,9 +142,7 @@ async def test_later_producer_sends_what_no_store_had_and_goes_on(
         assert (last.first, last.next) == (4, 4)
 
 
-async def test_record_is_in_the_file_before_anybody_can_hear_of_it(
-    path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_record_is_in_the_file_before_anybody_can_hear_of_it(path, nursery, monkeypatch):
     node = MemoryNetwork().node("one")
     identity = ProducerIdentity(path, "t")
     producer, _ = await _open(nursery, node, identity)
@@ -178,9 +174,7 @@ LINES = 3000
 
 
 @pytest.mark.slow
-async def test_produce_that_is_killed_loses_and_repeats_nothing_that_it_had_taken(
-    tmp_path: Path, path: Path
-) -> None:
+async def test_produce_that_is_killed_loses_and_repeats_nothing_that_it_had_taken(tmp_path, path):
     """Each run is killed somewhere; the last one ends. What was kept is there once, in order."""
     async with plain_tower() as tower:
         url = str(tower.endpoint)

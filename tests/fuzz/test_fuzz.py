@@ -25,9 +25,7 @@ def test_finding_is_mended(path: Path) -> None:
     targets.TARGETS[path.parent.name].run(path.read_bytes())
 
 
-def test_planted_defect_is_found_and_its_input_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_planted_defect_is_found_and_its_input_kept(tmp_path, capsys):
     for seed in targets.planted.seeds():
         targets.planted.run(seed)
     assert run.with_hypothesis(run.PLANTED, 600.0, 1, tmp_path) == run.FOUND
@@ -39,9 +37,7 @@ def test_planted_defect_is_found_and_its_input_kept(
     assert run.COUNT.search(written)
 
 
-def test_target_without_a_defect_ends_when_its_time_is_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_target_without_a_defect_ends_when_its_time_is_over(tmp_path, capsys):
     tried, _, error = run.examples(lambda data: None, [b"seed"], 1, count=20)
     assert (tried, error) == (20, None)
     assert run.with_hypothesis("token", 0.0, 1, tmp_path) == 0

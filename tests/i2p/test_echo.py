@@ -73,9 +73,7 @@ def test_echo_tells_which_router_hears_nothing_from_which(ask: Callable[..., lis
         assert [*pool.map(lambda each: ask(each, {1, 2}), deaf)] == [[], [(2, 1)], [(1, 2), (2, 1)]]
 
 
-def test_echo_blames_no_router_where_a_listener_is_silent_itself(
-    ask: Callable[..., list[tuple[int, int]]],
-) -> None:
+def test_echo_blames_no_router_where_a_listener_is_silent_itself(ask):
     with pytest.raises(AssertionError, match="behind router 2 does not answer at its own place"):
         ask({1, 2}, {1})
 
@@ -103,11 +101,8 @@ async def test_farm_that_comes_about_no_later_than_so_long_after_an_echo_is_well
 
 @pytest.mark.parametrize(("silent", "error"), [([], AssertionError), ([(1, 3)], Unreached)])
 async def test_farm_that_does_not_come_about_is_its_routers_fault_only_where_they_are_silent(
-    pairs: list[tuple[int, int]],
-    autojump_clock: trio.testing.MockClock,
-    silent: list[tuple[int, int]],
-    error: type[Exception],
-) -> None:
+    pairs, autojump_clock, silent, error
+):
     pairs += silent
     with pytest.raises(error):
         await in_time("it", {}, trio.sleep_forever)

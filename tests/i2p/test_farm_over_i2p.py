@@ -41,9 +41,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.i2p
-def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(
-    told: list[dict[str, Any]],
-) -> None:
+def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(told):
     steps = [each for each in told if each["what"] != "ranking"]
     assert [each["what"] for each in steps] == [
         "routers",
@@ -61,9 +59,7 @@ def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(
 
 
 @pytest.mark.spark
-def test_spark_ranks_what_is_committed_over_i2p_as_the_nodes_do_also_after_leader_changes(
-    told: list[dict[str, Any]],
-) -> None:
+def test_spark_ranks_what_is_committed_over_i2p_as_the_nodes_do_also_after_leader_changes(told):
     """The script has compared them, word by word and with every node, before it told them."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
     first, last = (each for each in told if each["what"] == "ranking")

@@ -67,9 +67,7 @@ def test_destination_of_the_wrong_size_is_not_made(key: int, filler: int) -> Non
 
 
 @given(SEEDS, SEEDS, U32, st.integers(0))
-def test_offline_signature_round_trips_and_with_a_bit_flipped_is_refused(
-    seed: bytes, transient: bytes, expires_s: int, bit: int
-) -> None:
+def test_offline_signature_round_trips_and_with_a_bit_flipped_is_refused(seed, transient, expires_s, bit):
     destination = long_term(seed).destination
     offline = sign_offline(seed, public(transient), expires_s)
     data = offline.encode()
@@ -94,9 +92,7 @@ def test_offline_signature_of_another_length_or_range_is_refused() -> None:
 
 
 @given(st.dictionaries(TEXTS, TEXTS, max_size=6), st.integers(0, 2**64 - 1), SEEDS, st.integers(0))
-def test_configuration_round_trips_and_with_a_bit_flipped_is_refused(
-    options: dict[str, str], now_ms: int, seed: bytes, bit: int
-) -> None:
+def test_configuration_round_trips_and_with_a_bit_flipped_is_refused(options, now_ms, seed, bit):
     keys = long_term(seed)
     data = encode_session_configuration(keys.destination, options, now_ms, keys.sign)
     assert verify_session_configuration(data) == SessionConfiguration(keys.destination, options, now_ms)

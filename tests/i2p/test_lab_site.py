@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
-
-import pytest
 
 from tests.i2p.script import output_of, over_i2p
 
@@ -15,9 +12,7 @@ TIMEOUT_S = 400
 pytestmark = over_i2p(TIMEOUT_S)
 
 
-def test_site_is_served_by_another_node_after_its_router_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_site_is_served_by_another_node_after_its_router_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "garlicfarm", "lab", "--until", "moved"]
     printed = output_of(command, TIMEOUT_S)

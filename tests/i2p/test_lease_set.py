@@ -111,9 +111,7 @@ def test_meta_lease_set_of_another_program_is_reproduced_byte_by_byte() -> None:
 
 
 @given(meta_lease_sets(), st.integers(0))
-def test_meta_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(
-    made: tuple[MetaLeaseSet, DestinationKeys], bit: int
-) -> None:
+def test_meta_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(made, bit):
     meta, keys = made
     data = encode_meta_lease_set(meta, keys.sign)
     assert decode_meta_lease_set(data) == meta
@@ -148,9 +146,7 @@ def test_decoders_of_lease_sets_raise_nothing_else(data: bytes) -> None:
 
 @settings(max_examples=50)
 @given(lease_sets(), st.integers(0))
-def test_ordinary_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(
-    made: tuple[LeaseSet, DestinationKeys], bit: int
-) -> None:
+def test_ordinary_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(made, bit):
     lease_set, keys = made
     data = encode_lease_set(lease_set, keys.sign)
     assert data == layout_of(keys, lease_set)
@@ -236,9 +232,7 @@ def test_ordinary_lease_set_that_cannot_be_written_is_refused(change: dict[str, 
     [(398, 2), (398, 4), (397, 1), (400, 1), (401, 2), (403, 0), (405, 31), (438, 17)],
     ids=["unpublished", "blinded", "flags", "options", "two keys", "ElGamal", "length", "leases"],
 )
-def test_ordinary_lease_set_that_we_would_not_write_is_refused_though_it_is_signed(
-    at: int, byte: int
-) -> None:
+def test_ordinary_lease_set_that_we_would_not_write_is_refused_though_it_is_signed(at, byte):
     keys = long_term(SEED)
     body = bytearray(encode_lease_set(ordinary_example(keys), keys.sign)[:-64])
     body[at] = byte

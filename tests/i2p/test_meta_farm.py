@@ -30,9 +30,7 @@ def only(told: list[dict[str, Any]], what: str) -> dict[str, Any]:
     return found
 
 
-def test_next_publishers_newer_lease_set_is_stored_after_the_death_of_a_node_and_of_a_router(
-    told: list[dict[str, Any]],
-) -> None:
+def test_next_publishers_newer_lease_set_is_stored_after_the_death_of_a_node_and_of_a_router(told):
     """Its signature was verified, as was that its date is later."""
     published = [each for each in told if each["what"] == "published"]
     assert len(published) == 3

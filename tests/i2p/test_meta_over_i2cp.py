@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tests.i2p.script import over_i2p, run_script
@@ -10,9 +9,7 @@ from tests.i2p.script import over_i2p, run_script
 pytestmark = over_i2p(480)
 
 
-def test_floodfills_store_each_newer_meta_lease_set_and_the_session_outlives_its_router(
-    tmp_path: Path,
-) -> None:
+def test_floodfills_store_each_newer_meta_lease_set_and_the_session_outlives_its_router(tmp_path):
     """A floodfill checks the signature before it stores, the offline one of a bundle, too."""
     told = run_script("meta_over_i2cp", tmp_path / "routers", timeout_s=450)
     assert [each["what"] for each in told] == [

@@ -33,17 +33,13 @@ def test_publisher_changes_in_order_by_a_partition_and_by_a_crash(told: list[dic
     assert all(after["from"] == before["to"] for before, after in pairwise(changes))
 
 
-def test_no_session_of_the_service_is_opened_before_every_other_one_has_ended(
-    told: list[dict[str, Any]],
-) -> None:
+def test_no_session_of_the_service_is_opened_before_every_other_one_has_ended(told):
     [sessions] = [each["sessions"] for each in told if "sessions" in each]
     assert len(sessions) > CHANGES
     for (before, _, ended_s), (after, opened_s, _) in pairwise(sessions):
         assert ended_s <= opened_s, f"node {after} opened before node {before} had ended: {sessions}"
 
 
-def test_session_of_a_node_that_was_stopped_ends_within_a_second_of_its_resuming(
-    told: list[dict[str, Any]],
-) -> None:
+def test_session_of_a_node_that_was_stopped_ends_within_a_second_of_its_resuming(told):
     [resumed_s] = [each["resumed_s"] for each in told if "resumed_s" in each]
     assert resumed_s <= RESUMED_S

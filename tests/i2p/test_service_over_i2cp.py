@@ -33,9 +33,7 @@ def test_no_floodfill_has_the_lease_set_of_a_session_on_standby(told: dict[str, 
     assert told["unpublished"]["counts"] == [0, 0, 0, 0]
 
 
-def test_client_stays_with_the_successor_and_loses_at_most_one_request(
-    told: dict[str, dict[str, Any]],
-) -> None:
+def test_client_stays_with_the_successor_and_loses_at_most_one_request(told):
     assert told["moved"]["problems"] == []
     assert told["moved"]["text"] == "node 2"
     assert told["stays"]["text"] == "node 2"

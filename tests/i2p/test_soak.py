@@ -73,11 +73,8 @@ def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> 
     ids=["at-once", "after-an-echo", "never", "silent"],
 )
 async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are_silent(
-    monkeypatch: pytest.MonkeyPatch,
-    silent: list[tuple[int, int]],
-    failures: int,
-    error: type[Exception] | None,
-) -> None:
+    monkeypatch, silent, failures, error
+):
     monkeypatch.setattr(farm_over_i2p, "silent", lambda sides: silent)
     left = [Violation("not every node reached every other one")] * failures
 
@@ -144,18 +141,14 @@ def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
     return post
 
 
-async def test_client_posts_a_note_until_it_is_acknowledged(
-    posting: Any, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_client_posts_a_note_until_it_is_acknowledged(posting, autojump_clock):
     writers, journal = await posting(NoQuorum("nobody leads"), OutcomeUnknown("it died"), (7, 2))
     assert journal == [("refused", "writer4-1"), ("unknown", "writer4-1"), ("ack", "writer4-1", 7, 2)]
     assert writers.acknowledged_s == [1.0]
     assert writers.declined_s == [1.0, 1.0]
 
 
-async def test_client_that_gets_no_answer_ends_in_an_error(
-    posting: Any, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_client_that_gets_no_answer_ends_in_an_error(posting, autojump_clock):
     with pytest.raises(trio.TooSlowError):
         await posting()
 

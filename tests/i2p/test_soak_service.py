@@ -48,9 +48,7 @@ def routers() -> Any:
     return Routers()
 
 
-async def test_routers_die_one_at_a_time_and_come_back(
-    routers: Any, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_routers_die_one_at_a_time_and_come_back(routers, autojump_clock):
     killer = Killer(routers, routers[:3], random.Random(1))
     with trio.move_on_after(3600):
         await killer.run()
@@ -61,9 +59,7 @@ async def test_routers_die_one_at_a_time_and_come_back(
     assert all(killed == ("kill", back[1]) and back[0] == "start" for killed, back in pairs)
 
 
-async def test_router_that_ends_by_itself_is_started_and_counted(
-    routers: Any, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_router_that_ends_by_itself_is_started_and_counted(routers, nursery, autojump_clock):
     killer = Killer(routers, routers[:3], random.Random(1))
     nursery.start_soon(killer.run)
     await trio.sleep(10)
@@ -113,9 +109,7 @@ def test_kinds_leave_out_names_and_numbers() -> None:
     }
 
 
-async def test_client_that_is_not_served_any_more_is_a_violation(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_client_that_is_not_served_any_more_is_a_violation(nursery, monkeypatch, autojump_clock):
     monkeypatch.setattr(soak_service, "SERVED_S", 20.0)
     served, lonely = (Client("http://127.0.0.1:1", "site.b32.i2p") for _ in range(2))
 

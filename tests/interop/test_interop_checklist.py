@@ -112,9 +112,7 @@ def test_heartbeat_of_the_preset_is_below_jrafts_election_timeout() -> None:
 
 
 @pytest.mark.parametrize("last", [20, 24, 40])
-async def test_peer_with_a_shortened_log_is_never_asked_about_what_is_below(
-    last: int, autojump_clock: Clock
-) -> None:
+async def test_peer_with_a_shortened_log_is_never_asked_about_what_is_below(last, autojump_clock):
     """A JRaft server closes the connection instead of refusing. It has a snapshot of index 20, and behind it
     entries of a leader whose term was given up; like JRaft, it says in every refusal where its log ends."""
 

@@ -85,9 +85,7 @@ async def replay(node: Member, asked: list[Exchange]) -> list[tuple[Exchange, Re
 
 
 @pytest.mark.parametrize(("number", "member"), FOLLOWERS)
-async def test_node_answers_what_a_jraft_follower_answered(
-    number: int, member: int, autojump_clock: Clock
-) -> None:
+async def test_node_answers_what_a_jraft_follower_answered(number, member, autojump_clock):
     start = FOLLOWERS[number, member]
     log, asked = log_up_to(start.log), exchanges(number, member)
     # What the leader said last is committed, but not in the capture.
@@ -132,9 +130,7 @@ def test_every_follower_of_the_captures_is_replayed() -> None:
 
 
 @pytest.mark.parametrize(("number", "member"), [(6, 5), (7, 2)])
-async def test_snapshot_of_jraft_reaches_the_application_byte_for_byte(
-    number: int, member: int, autojump_clock: Clock
-) -> None:
+async def test_snapshot_of_jraft_reaches_the_application_byte_for_byte(number, member, autojump_clock):
     start, asked = FOLLOWERS[number, member], exchanges(number, member)
     pieces = [
         decode_snapshot_sync_request(exchange.request.entries[0].value)

@@ -131,9 +131,7 @@ async def test_node_joins_a_cluster_that_jraft_leads(tmp_path: Path, nursery: tr
         ("--server", "2=tcp://127.0.0.1:9009"),
     ],
 )
-def test_command_line_without_sense_makes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
-) -> None:
+def test_command_line_without_sense_makes_nothing(tmp_path, capsys, option, value):
     given = ["--endpoint", "tcp://127.0.0.1:9004", "--server", "2=tcp://127.0.0.1:9002", option, value]
     assert run(["node", "join-jraft", str(tmp_path / "new"), "--id", "4", *given]) == Exit.USAGE
     assert f"{option} {value.removeprefix('1=')}: it must be" in capsys.readouterr().err

@@ -167,9 +167,7 @@ async def test_log_that_clients_write_agrees_with_conversation_2(autojump_clock:
 
 
 @pytest.mark.parametrize("gap", [5, 100])
-async def test_server_that_joins_is_brought_in_as_in_conversation_3(
-    gap: int, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_that_joins_is_brought_in_as_in_conversation_3(gap, autojump_clock, monkeypatch):
     """5 is the gap of the captured nodes, 100 is JRaft's and our default, with which there is no SyncLog."""
     monkeypatch.setattr(joiner, "SYNC_GAP", gap)
     async with leading() as (node, others, client):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.plugins import make_publisher
@@ -133,9 +133,7 @@ async def test_standby_without_on_start_retires_what_an_earlier_process_left(pla
     assert place.notes == ["start 0", "publish 7", "retire 7"]
 
 
-async def test_command_gets_its_arguments_and_a_clean_environment(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_gets_its_arguments_and_a_clean_environment(place, monkeypatch):
     monkeypatch.setenv("SECRET", "of the node")
     place.script("publish", 'env >environment; cp "$GARLICFARM_LEASE_SET" given; pwd >>environment')
     async with place.publisher() as publisher:
@@ -211,9 +209,7 @@ async def test_directory_that_cannot_be_written_keeps_from_publishing_alone(plac
 # Commands that fail
 
 
-async def test_disk_that_hangs_keeps_from_publishing_anew_and_not_from_retiring(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_hangs_keeps_from_publishing_anew_and_not_from_retiring(place, monkeypatch):
     works = threading.Event()
     publisher = place.publisher()
     try:
@@ -308,9 +304,7 @@ async def test_last_words_are_at_most_4_kib(place: Place) -> None:
 # Commands that hang or fork
 
 
-async def test_command_that_hangs_is_killed_with_its_group_at_the_deadline(
-    place: Place, watched: list[int], mock_clock: MockClock
-) -> None:
+async def test_command_that_hangs_is_killed_with_its_group_at_the_deadline(place, watched, mock_clock):
     place.script("publish", "sleep 1000 & echo working >&2; echo $! >fifo; wait")
     async with place.publisher() as publisher:
         async with trio.open_nursery() as nursery:
@@ -320,9 +314,7 @@ async def test_command_that_hangs_is_killed_with_its_group_at_the_deadline(
         await trio.lowlevel.wait_readable(watched[0])
 
 
-async def test_command_that_ignores_sigterm_is_killed_after_a_second(
-    place: Place, watched: list[int], mock_clock: MockClock
-) -> None:
+async def test_command_that_ignores_sigterm_is_killed_after_a_second(place, watched, mock_clock):
     child = "sh -c 'trap \"\" TERM; echo $$ >fifo; exec sleep 1000'"
     place.script("publish", f'trap "echo told >fifo" TERM; {child} & while :; do wait; done')
     async with place.publisher() as publisher, trio.open_nursery() as nursery:
@@ -335,9 +327,7 @@ async def test_command_that_ignores_sigterm_is_killed_after_a_second(
         await trio.lowlevel.wait_readable(watched[0])
 
 
-async def test_cancelled_command_is_killed_with_its_group_before_the_call_ends(
-    place: Place, watched: list[int]
-) -> None:
+async def test_cancelled_command_is_killed_with_its_group_before_the_call_ends(place, watched):
     place.script("publish", "sleep 1000 & echo $! >fifo; wait")
     async with place.publisher() as publisher:
         await publisher.standby()
@@ -382,9 +372,7 @@ async def test_two_calls_at_once_run_their_commands_in_turn(place: Place) -> Non
     assert place.notes == ["begin", "end", "retire 7"]
 
 
-async def test_process_that_cannot_be_killed_lets_no_other_command_start(
-    place: Place, watched: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_process_that_cannot_be_killed_lets_no_other_command_start(place, watched, monkeypatch):
     def refuse(group: int, number: int) -> None:
         raise PermissionError
 
@@ -405,9 +393,7 @@ async def test_process_that_cannot_be_killed_lets_no_other_command_start(
     assert place.notes == ["retire 7"]
 
 
-async def test_command_of_a_killed_node_is_killed_before_the_next_one(
-    place: Place, watched: list[int]
-) -> None:
+async def test_command_of_a_killed_node_is_killed_before_the_next_one(place, watched):
     place.script("publish", "sleep 1000 & echo $$ $! >fifo; wait")
     node = await trio.lowlevel.open_process([sys.executable, "-c", NODE], cwd=place.directory)
     watched += [os.pidfd_open(int(pid)) for pid in (await place.told()).split()]
@@ -421,9 +407,7 @@ async def test_command_of_a_killed_node_is_killed_before_the_next_one(
     assert place.notes == ["start 7"]
 
 
-async def test_process_that_a_finished_command_left_outside_its_group_outlives_the_node(
-    place: Place, watched: list[int]
-) -> None:
+async def test_process_that_a_finished_command_left_outside_its_group_outlives_the_node(place, watched):
     os.mkfifo(place.directory / "go")
     place.script("publish", "setsid sh -c 'echo $$ >fifo; exec sleep 1000' & read line <go")
     async with place.publisher() as publisher, trio.open_nursery() as nursery:

@@ -83,9 +83,7 @@ async def bench() -> AsyncIterator[Bench]:
         nursery.cancel_scope.cancel()
 
 
-async def test_order_is_taken_once_the_router_has_asked_for_it_and_read_it(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_order_is_taken_once_the_router_has_asked_for_it_and_read_it(bench, autojump_clock):
     bench.router.asks_after_s = 13.0
     order = bench.order()
     await bench.keeper.publish(order)
@@ -123,9 +121,7 @@ async def test_publish_in_a_long_pause_says_what_was_wrong(bench: Bench, autojum
     assert trio.current_time() == pytest.approx(32 + 25)
 
 
-async def test_router_that_has_not_read_the_lease_set_has_not_taken_it(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_has_not_read_the_lease_set_has_not_taken_it(bench, autojump_clock):
     bench.router.asks_after_s = None
 
     async def hang_after_asking() -> None:
@@ -153,9 +149,7 @@ async def test_every_request_is_answered_at_once(bench: Bench, autojump_clock: M
     assert len(bench.router.bodies(CREATE_SESSION)) == 1
 
 
-async def test_newer_order_is_sent_unasked_and_not_within_20_s(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_newer_order_is_sent_unasked_and_not_within_20_s(bench, autojump_clock):
     await bench.keeper.publish(first := bench.order(1))
     since_ms = bench.keeper.status().since_ms
     await bench.keeper.publish(second := bench.order(2))
@@ -168,9 +162,7 @@ async def test_newer_order_is_sent_unasked_and_not_within_20_s(
     assert (status.since_ms, status.until_ms) == (since_ms, third.expires_ms)
 
 
-async def test_request_meanwhile_is_answered_with_the_newest_order(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_request_meanwhile_is_answered_with_the_newest_order(bench, autojump_clock):
     await bench.keeper.publish(bench.order(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.keeper.publish, second := bench.order(2))
@@ -180,9 +172,7 @@ async def test_request_meanwhile_is_answered_with_the_newest_order(
     assert bench.router.lease_sets[1:] == [second.lease_set]
 
 
-async def test_order_that_is_replaced_before_it_was_sent_never_is(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_order_that_is_replaced_before_it_was_sent_never_is(bench, autojump_clock):
     await bench.keeper.publish(bench.order(1))
     with trio.move_on_after(5):
         await bench.keeper.publish(bench.order(2))
@@ -199,9 +189,7 @@ async def test_equal_orders_are_one(bench: Bench, autojump_clock: MockClock) -> 
 
 
 @pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
-async def test_refused_session_is_reported_and_tried_again_with_back_off(
-    bench: Bench, autojump_clock: MockClock, status: int, word: str
-) -> None:
+async def test_refused_session_is_reported_and_tried_again_with_back_off(bench, autojump_clock, status, word):
     bench.router.statuses = [status] * 8
     order = bench.order()
     with pytest.raises(PublisherError, match=word) as caught:
@@ -246,9 +234,7 @@ async def test_session_that_the_router_ends_is_opened_again(bench: Bench, autoju
     assert bench.keeper.status().is_publishing
 
 
-async def test_router_that_hangs_is_noticed_within_half_a_minute(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_hangs_is_noticed_within_half_a_minute(bench, autojump_clock):
     await bench.keeper.publish(bench.order())
     bench.router.is_silent = True
     await trio.sleep(31)
@@ -265,9 +251,7 @@ async def test_session_without_news_is_kept(bench: Bench, autojump_clock: MockCl
     assert len(bench.router.bodies(DATE)) == pytest.approx(30, abs=3)
 
 
-async def test_retired_session_is_destroyed_and_publishes_nothing_more(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_session_is_destroyed_and_publishes_nothing_more(bench, autojump_clock):
     order = bench.order()
     await bench.keeper.publish(order)
     await bench.keeper.retire()
@@ -286,9 +270,7 @@ async def test_retired_session_is_destroyed_and_publishes_nothing_more(
 
 
 @pytest.mark.parametrize("at_s", [0.0, 5.0, 12.5])
-async def test_retired_at_any_time_nothing_is_published(
-    bench: Bench, autojump_clock: MockClock, at_s: float
-) -> None:
+async def test_retired_at_any_time_nothing_is_published(bench, autojump_clock, at_s):
     bench.router.asks_after_s = 13.0
     with trio.move_on_after(at_s):
         await bench.keeper.publish(bench.order())
@@ -298,9 +280,7 @@ async def test_retired_at_any_time_nothing_is_published(
     assert bench.router.streams == []
 
 
-async def test_retired_in_a_pause_before_another_attempt_is_retired_at_once(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_in_a_pause_before_another_attempt_is_retired_at_once(bench, autojump_clock):
     bench.is_up = False
     with pytest.raises(PublisherError, match="cannot be reached"):
         await bench.keeper.publish(bench.order())
@@ -312,9 +292,7 @@ async def test_retired_in_a_pause_before_another_attempt_is_retired_at_once(
     assert len(bench.connected_at) == tried
 
 
-async def test_retired_from_a_router_that_hangs_the_connection_is_closed(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_from_a_router_that_hangs_the_connection_is_closed(bench, autojump_clock):
     await bench.keeper.publish(bench.order())
     bench.router.is_silent = True
     await bench.keeper.retire()
@@ -336,9 +314,7 @@ async def test_session_ends_when_its_order_expires(bench: Bench, autojump_clock:
     assert len(bench.router.bodies(CREATE_SESSION)) == 1
 
 
-async def test_request_after_the_order_has_expired_is_not_answered(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_request_after_the_order_has_expired_is_not_answered(bench, autojump_clock):
     """Timers stop while a machine is suspended."""
     await bench.keeper.publish(bench.order())
     bench.clock_off_ms = LIFETIME_MS
@@ -349,9 +325,7 @@ async def test_request_after_the_order_has_expired_is_not_answered(
     assert bench.router.streams == []
 
 
-async def test_order_that_expires_before_it_is_taken_is_an_error(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_order_that_expires_before_it_is_taken_is_an_error(bench, autojump_clock):
     bench.router.asks_after_s = None
     with pytest.raises(PublisherError, match="has expired"):
         await bench.keeper.publish(bench.order(lifetime_ms=15_000))
@@ -379,9 +353,7 @@ async def test_keeper_that_is_cancelled_ends_its_session(bench: Bench, autojump_
     ],
     ids=["silence", "ssh", "http", "malformed", "no date", "disconnect"],
 )
-async def test_what_is_no_router_is_told_in_one_sentence(
-    bench: Bench, autojump_clock: MockClock, garbage: bytes, sentence: str
-) -> None:
+async def test_what_is_no_router_is_told_in_one_sentence(bench, autojump_clock, garbage, sentence):
     bench.router.garbage = garbage
     for attempt in (bench.keeper.check, lambda: bench.keeper.publish(bench.order())):
         with pytest.raises(PublisherError, match=rf"127\.0\.0\.1:7654 {sentence}"):
@@ -421,9 +393,7 @@ async def test_refused_connection_is_told_in_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("off_ms", "words"), [(-86_400_000, "86400 s ahead of"), (10**12, "1000000000 s behind")]
 )
-async def test_clock_that_is_far_off_publishes_nothing(
-    bench: Bench, autojump_clock: MockClock, off_ms: int, words: str
-) -> None:
+async def test_clock_that_is_far_off_publishes_nothing(bench, autojump_clock, off_ms, words):
     bench.clock_off_ms = off_ms
     for attempt in (bench.keeper.check, lambda: bench.keeper.publish(bench.order())):
         with pytest.raises(PublisherError, match=f"is {words} this node's; correct the wrong one"):

@@ -71,9 +71,7 @@ class TestI2cpPublisher(PublisherSuite):
 
 
 @pytest.mark.parametrize("keys", [KEYS, bundle(now_ms())], ids=["long-term", "bundle"])
-async def test_router_gets_a_signed_session_and_the_signed_lease_set(
-    listening: Listening, keys: DestinationKeys
-) -> None:
+async def test_router_gets_a_signed_session_and_the_signed_lease_set(listening, keys):
     order = publication(keys, 7, now_ms())
     async with publisher_at(listening.address, keys) as publisher:
         assert publisher.destination == keys.destination
@@ -147,9 +145,7 @@ def _expired_transient_key(keys: DestinationKeys) -> PublishOrder:
         (_expired_transient_key, "no floodfill would take this Meta LeaseSet: its transient key has expired"),
     ],
 )
-async def test_what_must_not_be_published_never_reaches_the_router(
-    listening: Listening, order: object, sentence: str
-) -> None:
+async def test_what_must_not_be_published_never_reaches_the_router(listening, order, sentence):
     assert callable(order)
     async with publisher_at(listening.address) as publisher:
         with pytest.raises(PublisherError, match=sentence):

@@ -158,9 +158,7 @@ async def test_router_gets_signed_configurations_and_a_lease_set_of_the_service(
     assert router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
 
 
-async def test_long_term_key_signs_the_options_of_the_table(
-    make: Make, listening: Listening, tmp_path: Path
-) -> None:
+async def test_long_term_key_signs_the_options_of_the_table(make, listening, tmp_path):
     create_keys(tmp_path / "site.key")
     async with make(keys="site.key", hops=2, quantity=5) as publisher:
         await publisher.standby()
@@ -286,12 +284,7 @@ async def test_bundle_of_another_node_is_refused(make: Make) -> None:
         make(node_id=2)
 
 
-async def test_what_was_refused_and_dropped_is_logged_by_cause(
-    make: Make,
-    listening: Listening,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_was_refused_and_dropped_is_logged_by_cause(make, listening, monkeypatch, caplog):
     monkeypatch.setattr(service, "LOG_S", 0.01)
     caplog.set_level("INFO", "garlicfarm.publisher.i2cp")
     async with make() as publisher:

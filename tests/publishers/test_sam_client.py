@@ -91,9 +91,7 @@ async def test_stream_keeps_every_byte_that_follows_the_reply(router: SamRouter)
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_session_outlives_its_streams(
-    router: SamRouter, nursery: trio.Nursery, is_cancelled: bool
-) -> None:
+async def test_session_outlives_its_streams(router, nursery, is_cancelled):
     """i2pd may crash otherwise."""
     router.closing = trio.Event()
     scope = trio.CancelScope()
@@ -117,9 +115,7 @@ async def test_session_outlives_its_streams(
         await router.changed.wait()
 
 
-async def test_router_that_does_not_end_a_stream_is_waited_for_only_so_long(
-    router: SamRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_router_that_does_not_end_a_stream_is_waited_for_only_so_long(router, monkeypatch):
     monkeypatch.setattr(sam, "END_TIMEOUT_S", 0.01)
     router.closing = trio.Event()
     async with SamSession(router.endpoint) as session:

@@ -101,9 +101,7 @@ class TestSamPublisher(PublisherSuite):
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_router_that_hangs_is_noticed_on_standby(
-    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_router_that_hangs_is_noticed_on_standby(make, router, monkeypatch):
     async with make() as publisher:
         await publisher.standby()
         monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
@@ -125,9 +123,7 @@ async def test_router_that_closes_idle_connections_is_not_gone(make: Make, route
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_session_that_is_refused_does_not_mean_that_the_router_is_gone(
-    make: Make, router: SamRouter
-) -> None:
+async def test_session_that_is_refused_does_not_mean_that_the_router_is_gone(make, router):
     router.replies["SESSION CREATE"] = "SESSION STATUS RESULT=DUPLICATED_DEST"
     async with make() as publisher:
         await publisher.standby()
@@ -208,9 +204,7 @@ async def test_cancelled_publication_goes_on_when_it_is_called_again(make: Make,
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(
-    make: Make, router: SamRouter
-) -> None:
+async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(make, router):
     router.replies["STREAM FORWARD"] = "STREAM STATUS RESULT=INVALID_ID"
     router.replies["SESSION CREATE"] = None
     async with make() as publisher, trio.open_nursery() as nursery:
@@ -223,9 +217,7 @@ async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(
         await router.seen("STREAM FORWARD", 2)
 
 
-async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(
-    make: Make, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(make, mock_clock, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", math.inf)
     returned: list[float] = []
 
@@ -265,9 +257,7 @@ async def test_session_whose_forwarding_ends_is_no_longer_published(make: Make, 
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(
-    make: Make, router: SamRouter
-) -> None:
+async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(make, router):
     async with publishing(make()) as publisher:
         router.closing = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -290,9 +280,7 @@ async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_router_that_hangs_is_no_longer_published(
-    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_router_that_hangs_is_no_longer_published(make, router, monkeypatch):
     # The limit of the product, from the beginning: the check that is under way has to have it, too.
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", LIMIT_S)
     async with publishing(make()) as publisher:
@@ -303,9 +291,7 @@ async def test_router_that_hangs_is_no_longer_published(
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_router_that_hangs_while_it_is_published_is_told_soon(
-    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_router_that_hangs_while_it_is_published_is_told_soon(make, router, monkeypatch):
     # From the beginning: the check that is under way has to have it, too.
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", LIMIT_S)
     publisher = make()
@@ -324,9 +310,7 @@ async def refused(publisher: SamPublisher, words: str) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_router_that_goes_away_is_named_by_standby_and_comes_back(
-    make: Make, router: SamRouter
-) -> None:
+async def test_router_that_goes_away_is_named_by_standby_and_comes_back(make, router):
     async with publishing(make()) as publisher:
         port = int(router.address.partition(":")[2])
         router.kill()
@@ -359,9 +343,7 @@ async def test_router_that_goes_away_is_named_by_standby_and_comes_back(
         ("STREAM CONNECT", "STREAM STATUS RESULT=I2P_ERROR", "refused STREAM CONNECT: I2P_ERROR"),
     ],
 )
-async def test_refusal_is_told_and_the_publisher_goes_on(
-    make: Make, router: SamRouter, tmp_path: Path, command: str, reply: str | bytes, sentence: str
-) -> None:
+async def test_refusal_is_told_and_the_publisher_goes_on(make, router, tmp_path, command, reply, sentence):
     secret = read_keys(tmp_path / "service.key", allow_expired=True).sam_private_key()
     async with make() as publisher:
         await publisher.standby()
@@ -385,13 +367,7 @@ async def test_refusal_is_told_and_the_publisher_goes_on(
         (None, "does not answer within 0.01 s"),
     ],
 )
-async def test_port_of_another_program_is_told_by_standby(
-    make: Make,
-    router: SamRouter,
-    monkeypatch: pytest.MonkeyPatch,
-    reply: str | bytes | None,
-    sentence: str,
-) -> None:
+async def test_port_of_another_program_is_told_by_standby(make, router, monkeypatch, reply, sentence):
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01 if reply is None else math.inf)
     router.replies["HELLO VERSION"] = reply
     async with make() as publisher:
@@ -484,9 +460,7 @@ async def test_bundle_of_another_node_is_refused(make: Make, tmp_path: Path) -> 
         ({"tunnels": 3}, "unknown key 'tunnels'"),
     ],
 )
-async def test_configuration_that_cannot_work_is_refused(
-    make: Make, table: dict[str, Any], sentence: str
-) -> None:
+async def test_configuration_that_cannot_work_is_refused(make, table, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         make(**table)
     assert len(caught.value.problems) == 1

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,9 +141,7 @@ class _RepeatsAnOrder(SimulatedPublisher):
         (_RepeatsAnOrder, PublisherSuite.test_publication_stands_until_it_is_retired),
     ],
 )
-async def test_suite_fails_a_publisher_that_breaks_the_contract(
-    broken: type[SimulatedPublisher], check: Callable[..., Awaitable[None]]
-) -> None:
+async def test_suite_fails_a_publisher_that_breaks_the_contract(broken, check):
     publisher = broken(SimulatedPublisherConfig(), Path(), SITE)
     with pytest.raises((AssertionError, PublisherError)):
         await check(PublisherSuite(), publisher, _order)
@@ -161,9 +159,7 @@ class _NoticesNothing(SimulatedPublisher):
         await trio.sleep_forever()
 
 
-async def test_suite_fails_a_publisher_that_does_not_tell_of_its_router(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_suite_fails_a_publisher_that_does_not_tell_of_its_router(monkeypatch):
     monkeypatch.setattr(publisher_suite, "ANSWER_TIMEOUT_S", 0.1)
     publisher = _NoticesNothing(SimulatedPublisherConfig(), Path(), SITE)
     with pytest.raises(BaseExceptionGroup) as caught:
@@ -173,9 +169,7 @@ async def test_suite_fails_a_publisher_that_does_not_tell_of_its_router(
     assert isinstance(first_error(caught.value), trio.TooSlowError)
 
 
-async def test_suite_fails_a_publisher_that_leaves_a_descriptor_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_suite_fails_a_publisher_that_leaves_a_descriptor_open(monkeypatch):
     monkeypatch.setattr(publisher_suite, "ANSWER_TIMEOUT_S", 0.1)
     publisher = _LeavesASocketOpen()
     with pytest.raises(AssertionError, match="descriptors stay open"):

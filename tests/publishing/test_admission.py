@@ -124,9 +124,7 @@ ARGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("odd", [0.5, 1e400, None, "x", {"a": [0.5]}])
-def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed(
-    action: str, odd: object
-) -> None:
+def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed(action, odd):
     plain = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
     document = json.loads(plain)
     document["config"]["admin"]["args"]["odd"] = odd
@@ -171,9 +169,7 @@ def order(sequence: int) -> bytes:
     [(0, note), (2, order), (2, lambda sequence: encode_status(status(2, T0, sequence=sequence)))],
     ids=["note", "order", "status"],
 )
-def test_check_posted_sequence_more_than_ten_years_ahead_is_refused_and_folded_if_committed(
-    author: int, make: Any
-) -> None:
+def test_check_posted_sequence_more_than_ten_years_ahead_is_refused_and_folded_if_committed(author, make):
     farm, sequence_of = new_farm(), author or "alice"
     limit = T0 + TEN_YEARS_MS
     assert not refused_at(farm, make(limit), author, T0)

@@ -150,9 +150,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("changes", "field", "reason"), INVALID)
-def test_check_invalid_entry_is_refused_with_field_and_reason_and_skipped_by_it(
-    changes: dict[str, Any], field: str, reason: str
-) -> None:
+def test_check_invalid_entry_is_refused_with_field_and_reason_and_skipped_by_it(changes, field, reason):
     entry = json.dumps(valid(**changes)).encode()
     farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
@@ -202,9 +200,7 @@ def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:
 @pytest.mark.parametrize(
     ("tunnels", "usable"), [(None, True), ((1, 1), True), ((0, 1), False), ((1, 0), False)]
 )
-def test_parse_leaf_is_usable_unless_it_reports_no_tunnels(
-    tunnels: tuple[int, int] | None, usable: bool
-) -> None:
+def test_parse_leaf_is_usable_unless_it_reports_no_tunnels(tunnels, usable):
     reported = None if tunnels is None else {"in": tunnels[0], "out": tunnels[1]}
     parsed = parse_entry(json.dumps(valid(destinations=[leaf(currentTunnels=reported)])).encode(), "farm")
     assert isinstance(parsed, Status)
@@ -229,9 +225,7 @@ ORDER = encode_admin("farm", T0, 2, None, "override", "alice", {"member": 3, "mo
         (ORDER, 0, Administrative, False),
     ],
 )
-def test_check_author_may_post_its_own_and_members_forward_notes(
-    entry: bytes, author: int, kind: type, welcome: bool
-) -> None:
+def test_check_author_may_post_its_own_and_members_forward_notes(entry, author, kind, welcome):
     assert isinstance(parse_entry(entry, "farm"), kind)
     farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))

@@ -23,9 +23,7 @@ def test_publisher_changes_at_most_twice_in_a_week_of_noise(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(3, 7), st.integers(0, 5 * INTERVAL_MS))
-def test_dead_publisher_is_replaced_within_R_plus_one_intervals_and_a_commit(
-    seed: int, members: int, after_ms: int
-) -> None:
+def test_dead_publisher_is_replaced_within_R_plus_one_intervals_and_a_commit(seed, members, after_ms):
     commit_ms = 500
     posting = Posting(range(1, members + 1), seed, commit_ms=commit_ms)
     posting.run(3 * INTERVAL_MS + after_ms)

@@ -130,9 +130,7 @@ def test_snapshot_at_any_cuts_gives_identical_bytes(steps: list[Step], cuts: set
 
 
 @given(STEPS, st.randoms(use_true_random=False))
-def test_order_of_servers_in_a_configuration_is_irrelevant(
-    steps: list[Step], shuffler: random.Random
-) -> None:
+def test_order_of_servers_in_a_configuration_is_irrelevant(steps, shuffler):
     one, other = new_farm(), PublisherFold("farm")
     other.configure(0, configuration(3, 1, 2))
     for index, step in enumerate(steps, 1):
@@ -228,9 +226,7 @@ HOURS_MS = st.integers(3_600_000, 48 * 3_600_000) | st.integers(-48 * 3_600_000,
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(3, 5), st.integers(1, 5), HOURS_MS, HOURS_MS, st.integers(0, 75))
-def test_one_clock_hours_off_moves_nothing(
-    seed: int, members: int, liar: int, offset_ms: int, set_by_ms: int, set_at: int
-) -> None:
+def test_one_clock_hours_off_moves_nothing(seed, members, liar, offset_ms, set_by_ms, set_at):
     """Its clock is off from the first status on, and is set by hours at another one. No other member's is
     reported as wrong."""
     right, wrong = PublisherFold("farm"), PublisherFold("farm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,9 +77,7 @@ def nested(start: bytes, key: bytes) -> bytes:
     ids=lambda data: f"{data[:12]!r} of {len(data)}",
 )
 @pytest.mark.parametrize("application", [lambda: PublisherFold("farm"), LogApplication], ids=["farm", "log"])
-def test_bytes_that_are_no_snapshot_are_refused_and_change_nothing(
-    application: Callable[[], Any], data: bytes
-) -> None:
+def test_bytes_that_are_no_snapshot_are_refused_and_change_nothing(application, data):
     farm = application()
     before = farm.snapshot()
     with pytest.raises((StorageDamaged, StorageVersion)):

@@ -52,9 +52,7 @@ def test_choose_leaves_in_any_order_gives_sorted_equal_entries_at_most_sixteen()
     ("expires_ms", "end_s"),
     [(T0 + 600_000, 600), (T0 + 2 * HOUR_MS, 3600), (T0 + 1000, 1), (T0 + 999, None), (T0 - 1, None)],
 )
-def test_choose_end_date_is_bounded_by_the_lease_set_and_by_policy(
-    expires_ms: int, end_s: int | None
-) -> None:
+def test_choose_end_date_is_bounded_by_the_lease_set_and_by_policy(expires_ms, end_s):
     ends = [one.end_date - NOW_S for one in choose([(Leaf(hash_(1), expires_ms), 0)], T0, HOUR_MS)]
     assert ends == ([] if end_s is None else [end_s])
 
@@ -92,9 +90,7 @@ def test_choose_more_than_sixteen_takes_the_cheapest_then_the_lowest_hash_and_so
         (0, 14, 15),
     ],
 )
-def test_cost_has_sixteen_steps_and_stays_within_half_a_step(
-    score: int, before: int | None, expected: int
-) -> None:
+def test_cost_has_sixteen_steps_and_stays_within_half_a_step(score, before, expected):
     assert cost(score, before) == expected
 
 

@@ -205,7 +205,5 @@ def test_leaf_that_no_other_member_measures_says_so() -> None:
         ),
     ],
 )
-def test_leaf_is_reachable_as_soon_as_one_member_reaches_it(
-    tests: list[tuple[int, bool]], words: str
-) -> None:
+def test_leaf_is_reachable_as_soon_as_one_member_reaches_it(tests, words):
     assert sight([{"by": by, "ok": ok, "ms": 40} for by, ok in tests]) == words

@@ -83,9 +83,7 @@ def leaf(configured: tuple[int, int] | None, current: tuple[int, int] | None) ->
         ("bandwidth_headroom", {"current_bandwidth": bandwidth(100, 100)}, None),
     ],
 )
-def test_part_of_router_statistics_has_its_value(
-    name: str, router: dict[str, Any], value: int | None
-) -> None:
+def test_part_of_router_statistics_has_its_value(name, router, value):
     assert part(name, router=RouterStatus(**router)) == value
 
 
@@ -101,9 +99,7 @@ def test_part_of_router_statistics_has_its_value(
         ([leaf((4, 4), (4, 4)), leaf((4, 4), None)], 750_000),
     ],
 )
-def test_destination_health_is_the_mean_over_leaves_and_directions(
-    destinations: list[DestinationStatus], value: int | None
-) -> None:
+def test_destination_health_is_the_mean_over_leaves_and_directions(destinations, value):
     assert part("destination_health", destinations=tuple(destinations)) == value
 
 

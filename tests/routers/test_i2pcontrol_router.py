@@ -155,9 +155,7 @@ OTHERS = b32_address(LEAF + bytes(1))
         ({"a": {"address": b32_address(LEAF), "sockets": 7}}, 0),
     ],
 )
-async def test_leaf_of_a_sam_session_has_its_streams_as_connections(
-    control_server, make, sessions: object, expected: int | None
-) -> None:
+async def test_leaf_of_a_sam_session_has_its_streams_as_connections(control_server, make, sessions, expected):
     def answer(request: dict[str, Any]) -> str:
         if request["method"] == "ClientServicesInfo":
             return json.dumps({"result": {"SAM": {"enabled": "true", "sessions": sessions}}})
@@ -329,9 +327,7 @@ async def test_token_refused_once_authenticates_again(control_server, make, code
     assert control_server.methods == ["Authenticate", "RouterInfo"] * 2 + ["NetworkSetting", "GetRate"]
 
 
-async def test_question_refused_otherwise_raises_router_error_and_is_no_missing_figure(
-    control_server, make
-) -> None:
+async def test_question_refused_otherwise_raises_router_error_and_is_no_missing_figure(control_server, make):
     control_server.answer = ANSWERS["internal-error"]
     async with make(url=control_server.url) as router:
         with pytest.raises(RouterError, match="refused RouterInfo: 'no'"):
@@ -491,9 +487,7 @@ MISBEHAVIOURS = {
 
 
 @pytest.mark.parametrize("raw", MISBEHAVIOURS.values(), ids=MISBEHAVIOURS.keys())
-async def test_server_that_misbehaves_raises_router_error_in_time(
-    control_server, make, raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_that_misbehaves_raises_router_error_in_time(control_server, make, raw, monkeypatch):
     control_server.raw = raw
     async with make(url=control_server.url) as router:
         with monkeypatch.context() as patch:

@@ -49,9 +49,7 @@ def rows(capsys: Capture) -> list[tuple[str, Any, str]]:
     return [(row["key"], row["value"], row["origin"]) for row in body["rows"]]
 
 
-async def test_i2pd_is_shown_with_the_question_behind_each_figure(
-    control_server, show, capsys: Capture
-) -> None:
+async def test_i2pd_is_shown_with_the_question_behind_each_figure(control_server, show, capsys):
     assert await show(control_server.url, "-o", "json") == 0
     assert rows(capsys) == [
         ("router.lastPublishedRI", None, "not reported"),
@@ -82,9 +80,7 @@ async def test_origins_are_questions_that_are_asked_or_the_file(java_server, sho
     assert set(I2PControlRouter.origins.values()) <= asked | {"the file router_info"}
 
 
-async def test_router_down_shows_nothing_reported_and_exits_1(
-    show, closed_port: int, capsys: Capture
-) -> None:
+async def test_router_down_shows_nothing_reported_and_exits_1(show, closed_port, capsys):
     assert await show(f"https://127.0.0.1:{closed_port}") == 1
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 8
@@ -93,9 +89,7 @@ async def test_router_down_shows_nothing_reported_and_exits_1(
     assert output.err == told
 
 
-async def test_wrong_password_is_told_in_one_sentence(
-    control_server, show, wrong_password: str, capsys: Capture
-) -> None:
+async def test_wrong_password_is_told_in_one_sentence(control_server, show, wrong_password, capsys):
     assert await show(control_server.url) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: farm farm: I2PControl at 127.0.0.1")
@@ -106,18 +100,14 @@ async def stay_silent(stream: trio.abc.Stream) -> None:
     await trio.sleep_forever()
 
 
-async def test_silent_router_is_given_up_after_the_nodes_own_time(
-    control_server, show, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_router_is_given_up_after_the_nodes_own_time(control_server, show, capsys, monkeypatch):
     monkeypatch.setattr("garlicfarm.router.STATUS_TIMEOUT_S", 0.2)
     control_server.raw = stay_silent
     assert await show(control_server.url) == 1
     assert "did not answer within 0 s" in capsys.readouterr().err
 
 
-async def test_silent_router_is_given_up_after_timeout_with_124(
-    control_server, show, capsys: Capture
-) -> None:
+async def test_silent_router_is_given_up_after_timeout_with_124(control_server, show, capsys):
     control_server.raw = stay_silent
     assert await show(control_server.url, "--timeout", "0.2") == 124
     output = capsys.readouterr()

@@ -78,9 +78,7 @@ def test_reexec_leads_into_a_private_network() -> None:
     assert ended.stdout == "True\n"
 
 
-async def test_network_outside_a_private_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_network_outside_a_private_one_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(i2pd, "check_programs", lambda: None)
     monkeypatch.setattr("socket.if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
     started: list[object] = []
@@ -108,9 +106,7 @@ async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task() ->
         await i2pd._wait_for([no_process], ready)
 
 
-def test_missing_programs_are_named_with_their_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"i2pd.*apt-get install i2pd iproute2 util-linux"):
         i2pd.check_programs()

@@ -83,9 +83,7 @@ def test_status_of_different_seeds_differs() -> None:
     assert len({msgspec.json.encode(simulated_status(seed, 0)) for seed in range(100)}) == 100
 
 
-async def test_router_uptime_rises_with_the_monotonic_clock(
-    router: SimulatedRouter, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_router_uptime_rises_with_the_monotonic_clock(router, autojump_clock):
     first = await router.get_local_router_status()
     await trio.sleep(3600)
     second = await router.get_local_router_status()
@@ -146,8 +144,6 @@ class SlowlyMeasuringRouter(SimulatedRouter):
         return RemoteStatus(hash=b64encode(master_or_leaf, altchars=b"-~").decode())
 
 
-async def test_suite_allows_a_measurement_the_time_that_a_node_allows(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_suite_allows_a_measurement_the_time_that_a_node_allows(autojump_clock):
     suite = RouterSuite()
     await suite.test_remote_status_is_of_the_hash_asked_for(SlowlyMeasuringRouter(SimulatedConfig(), Path()))

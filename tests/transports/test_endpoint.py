@@ -24,9 +24,7 @@ HOSTS = st.one_of(
     port=st.integers(0, 65535),
     params=st.dictionaries(PRINTABLE.filter(bool), PRINTABLE, max_size=4),
 )
-def test_endpoint_written_and_parsed_is_the_same(
-    scheme: str, host: str, port: int, params: dict[str, str]
-) -> None:
+def test_endpoint_written_and_parsed_is_the_same(scheme, host, port, params):
     endpoint = Endpoint(scheme, host, port, params)
     assert Endpoint.parse(str(endpoint)) == endpoint
 
@@ -126,7 +124,5 @@ def test_endpoint_any_text_parses_or_is_a_config_error(text: str) -> None:
         ("i2p://a:1", "i2p://a:1"),
     ],
 )
-def test_pin_of_the_nodes_own_certificate_replaces_every_pin_but_that_of_a_proxy(
-    text: str, becomes: str
-) -> None:
+def test_pin_of_the_nodes_own_certificate_replaces_every_pin_but_that_of_a_proxy(text, becomes):
     assert str(pinned(Endpoint.parse(text), "own")) == becomes

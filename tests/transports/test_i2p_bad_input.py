@@ -85,9 +85,7 @@ HOST_NOT_FOUND = (
     ],
     ids=lambda value: None,
 )
-async def test_answer_that_is_no_stream_is_explained(
-    answer: bytes, kind: type[TransportError], words: list[str], proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_answer_that_is_no_stream_is_explained(answer, kind, words, proxy, tmp_path):
     proxy.script = says(answer)
     error = await problem(dialler(proxy, tmp_path))
     assert type(error) is kind
@@ -107,9 +105,7 @@ async def test_answer_that_is_no_stream_is_explained(
         ("a" * 51 + "1.b32.i2p", "is no b32 address"),
     ],
 )
-async def test_name_that_is_none_of_i2p_never_reaches_the_proxy(
-    host: str, words: str, proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_name_that_is_none_of_i2p_never_reaches_the_proxy(host, words, proxy, tmp_path):
     error = await problem(dialler(proxy, tmp_path), Endpoint("i2p", host, 27150))
     assert words in str(error)
     assert proxy.heads == []
@@ -123,9 +119,7 @@ async def test_proxy_that_is_down_is_named(proxy: ConnectProxy, tmp_path: Path) 
     assert "is the router up" in str(error)
 
 
-async def test_proxy_that_answers_slowly_is_told_from_one_that_never_does(
-    proxy: ConnectProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_that_answers_slowly_is_told_from_one_that_never_does(proxy, tmp_path, monkeypatch):
     async def slow(stream: trio.SocketStream, head: bytes) -> None:
         for octet in ESTABLISHED:
             await stream.send_all(bytes([octet]))
@@ -170,9 +164,7 @@ async def test_bytes_that_come_with_the_200_belong_to_the_stream(proxy: ConnectP
         await stream.receive_some()
 
 
-async def test_nothing_is_sent_before_the_200_and_the_request_names_host_and_port(
-    proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_nothing_is_sent_before_the_200_and_the_request_names_host_and_port(proxy, tmp_path):
     async def listening(stream: trio.SocketStream, head: bytes) -> None:
         with trio.move_on_after(0.1):
             proxy.early += await stream.receive_some()
@@ -219,9 +211,7 @@ def credentials(directory: Path, text: str, mode: int = 0o600) -> str:
     return path.name
 
 
-async def test_proxy_that_wants_a_user_gets_one_and_is_asked_once_only_for_a_challenge(
-    proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_proxy_that_wants_a_user_gets_one_and_is_asked_once_only_for_a_challenge(proxy, tmp_path):
     proxy.script = Asking("alice", "se:cret")
     transport = dialler(proxy, tmp_path, credentials_file=credentials(tmp_path, "alice:se:cret\n"))
     for _ in range(3):
@@ -239,9 +229,7 @@ async def test_proxy_that_wants_a_user_gets_one_and_is_asked_once_only_for_a_cha
         ("alice:secret", 'Basic realm="x"', "Digest", 1),
     ],
 )
-async def test_proxy_that_refuses_the_user_is_explained(
-    text: str, challenge: str, hint: str, asked: int, proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_proxy_that_refuses_the_user_is_explained(text, challenge, hint, asked, proxy, tmp_path):
     proxy.script = Asking("alice", "secret", challenge)
     table = {"credentials_file": credentials(tmp_path, text)} if text else {}
     error = await problem(dialler(proxy, tmp_path, **table))
@@ -290,9 +278,7 @@ async def test_listener_that_others_could_reach_is_refused(host: str, tmp_path: 
         )
 
 
-async def test_tls_spoken_to_the_plain_port_is_explained_to_who_speaks_it(
-    tmp_path: Path, nursery: trio.Nursery
-) -> None:
+async def test_tls_spoken_to_the_plain_port_is_explained_to_who_speaks_it(tmp_path, nursery):
     async def refuse(stream: trio.abc.Stream, peer: Peer) -> None:
         assert (await stream.receive_some()).startswith(b"\x16\x03")
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -305,9 +291,7 @@ async def test_tls_spoken_to_the_plain_port_is_explained_to_who_speaks_it(
         await make_transport("ssl", {}, tmp_path).open_stream(dialled)
 
 
-async def test_close_of_a_stream_whose_far_end_is_stuck_takes_no_time(
-    proxy: ConnectProxy, tmp_path: Path
-) -> None:
+async def test_close_of_a_stream_whose_far_end_is_stuck_takes_no_time(proxy, tmp_path):
     async def stuck(stream: trio.SocketStream, head: bytes) -> None:
         await stream.send_all(ESTABLISHED)
         await trio.sleep_forever()
@@ -320,9 +304,7 @@ async def test_close_of_a_stream_whose_far_end_is_stuck_takes_no_time(
         await stream.aclose()
 
 
-async def test_handler_that_returns_while_the_far_end_is_stuck_is_soon_gone(
-    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_handler_that_returns_while_the_far_end_is_stuck_is_soon_gone(tmp_path, nursery, monkeypatch):
     async def leave(stream: trio.abc.Stream, peer: Peer) -> None:
         return
 

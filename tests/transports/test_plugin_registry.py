@@ -154,9 +154,7 @@ def test_two_distributions_with_one_name_are_both_named(install: Install) -> Non
     ("extras", "advice"),
     [("gamma", r"pip install 'alpha-plugins\[gamma\]'"), ("other", "pip install 'alpha-plugins'")],
 )
-def test_plugin_that_cannot_be_imported_says_what_to_install(
-    install: Install, extras: str, advice: str
-) -> None:
+def test_plugin_that_cannot_be_imported_says_what_to_install(install, extras, advice):
     install("alpha-plugins", "gamma", "no_such_module:Thing", extras=extras)
     with pytest.raises(PluginError, match=f"No module named 'no_such_module'; .*{advice}") as caught:
         load_plugin(GROUP, "gamma", Example)
@@ -174,9 +172,7 @@ def test_plugin_that_cannot_be_imported_says_what_to_install(
         ("WithoutConfig", "WithoutConfig.Config is not a msgspec.Struct"),
     ],
 )
-def test_plugin_that_breaks_the_contract_is_refused_by_distribution(
-    install: Install, value: str, problem: str
-) -> None:
+def test_plugin_that_breaks_the_contract_is_refused_by_distribution(install, value, problem):
     install("alpha-plugins", "gamma", value)
     with pytest.raises(PluginError, match=f"plugin 'gamma' of alpha-plugins 1.5.*{problem}") as caught:
         load_plugin(GROUP, "gamma", Example)

@@ -88,9 +88,7 @@ async def send_for_ever(stream: trio.abc.SendStream) -> None:
         await stream.send_all(b"x" * 1000)
 
 
-async def test_silent_client_is_cut_at_the_handshake_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_client_is_cut_at_the_handshake_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", 0.2)
     transport = Counting(tmp_path)
     async with serving(transport) as bound:
@@ -100,9 +98,7 @@ async def test_silent_client_is_cut_at_the_handshake_deadline(
         await assert_served(transport, bound)
 
 
-async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_places_come_free(
-    tmp_path: Path,
-) -> None:
+async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_places_come_free(tmp_path):
     transport = Counting(tmp_path)
     admission = transport.limited(per_address=3)
     async with serving(transport) as bound:
@@ -155,9 +151,7 @@ async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silen
         assert transport.drops == ["too-often"] * 5
 
 
-async def test_nothing_is_kept_of_a_wave_of_half_open_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypatch):
     monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", 0.2)
     transport = Counting(tmp_path)
     transport.limited(per_address=30)
@@ -197,9 +191,7 @@ async def test_clients_that_reset_at_once_cost_their_own_connections(tmp_path: P
     assert transport.drops == ["tls"] * 20
 
 
-async def test_accept_without_free_descriptors_is_survived(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_accept_without_free_descriptors_is_survived(tmp_path, caplog):
     transport = Counting(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with serving(transport) as bound:
@@ -216,9 +208,7 @@ async def test_accept_without_free_descriptors_is_survived(
         await assert_served(transport, bound)
 
 
-async def test_client_that_never_closes_is_cut_after_the_handler_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_that_never_closes_is_cut_after_the_handler_is_done(tmp_path, monkeypatch):
     monkeypatch.setattr(garlicfarm_transport_ssl, "CLOSE_TIMEOUT_S", 0.2)
     transport = Counting(tmp_path)
 

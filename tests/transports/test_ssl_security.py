@@ -346,9 +346,7 @@ async def test_refused_connection_says_so(tmp_path: Path) -> None:
         ({"require_client_certificate": True}, "needs a ca"),
     ],
 )
-def test_config_that_cannot_work_is_refused_before_anything_runs(
-    tmp_path: Path, options: dict[str, Any], problem: str
-) -> None:
+def test_config_that_cannot_work_is_refused_before_anything_runs(tmp_path, options, problem):
     make_certificate(tmp_path / "node.crt", tmp_path / "node.key", "127.0.0.1")
     make_certificate(tmp_path / "other.crt", tmp_path / "other.key", "127.0.0.1")
     secret = (tmp_path / "node.key").read_bytes()

@@ -24,9 +24,7 @@ class TestSslTransport(TransportSuite):
         make_certificate(tmp_path / "node.crt", tmp_path / "node.key", "127.0.0.1")
         return SslTransport(SslConfig(certificate="node.crt", private_key="node.key"), tmp_path)
 
-    async def test_peer_address_is_known_while_the_stream_is_open(
-        self, transport: SslTransport, listen_url: Endpoint
-    ) -> None:
+    async def test_peer_address_is_known_while_the_stream_is_open(self, transport, listen_url):
         async def wait(stream: trio.abc.Stream, peer: Peer) -> None:
             await stream.receive_some()
 
@@ -93,9 +91,7 @@ class Swallowing(SslTransport):
         (Swallowing, "test_what_escapes_a_handler_ends_serve"),
     ],
 )
-async def test_suite_against_a_bad_transport_fails(
-    bad: type[SslTransport], test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_suite_against_a_bad_transport_fails(bad, test, tmp_path, monkeypatch):
     monkeypatch.setattr("garlicfarm.testing.transport_suite._DEADLINE_S", 1.0)
     make_certificate(tmp_path / "node.crt", tmp_path / "node.key", "127.0.0.1")
     transport = bad(SslConfig(certificate="node.crt", private_key="node.key"), tmp_path)

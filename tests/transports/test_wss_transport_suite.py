@@ -58,9 +58,7 @@ async def echo(stream: trio.abc.Stream, peer: Peer) -> None:
 
 
 @pytest.mark.nginx
-async def test_reverse_proxy_is_known_by_its_pin_or_by_a_ca(
-    listen_url: Endpoint, tmp_path: Path, nursery: trio.Nursery
-) -> None:
+async def test_reverse_proxy_is_known_by_its_pin_or_by_a_ca(listen_url, tmp_path, nursery):
     await nursery.start(make_transport("wss", {}, tmp_path).serve, listen_url, echo)
     trusting = make_transport("wss", {"ca": "nginx/nginx.crt"}, tmp_path)
     unpinned = Endpoint("wss", "127.0.0.1", int(PROXY["port"]), {"path": PATH})
@@ -84,9 +82,7 @@ async def test_listener_that_others_could_reach_is_refused(host: str, tmp_path: 
         )
 
 
-async def test_what_is_no_websocket_is_dropped_with_a_reason(
-    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_no_websocket_is_dropped_with_a_reason(tmp_path, nursery, monkeypatch):
     monkeypatch.setattr("garlicfarm_transport_wss.HANDSHAKE_TIMEOUT_S", 0.2)
     transport, dropped = make_transport("wss", {}, tmp_path), list[str]()
     transport.on_drop = lambda peer, reason: dropped.append(reason)
@@ -118,9 +114,7 @@ async def drain(stream: trio.abc.ReceiveStream) -> None:
         (b"", b"", trio.BrokenResourceError),  # an end without a close
     ],
 )
-async def test_frames_are_bytes_or_break_the_stream(
-    early: bytes, frames: bytes, outcome: bytes | type[Exception]
-) -> None:
+async def test_frames_are_bytes_or_break_the_stream(early, frames, outcome):
     web, server = WSConnection(ConnectionType.CLIENT), WSConnection(ConnectionType.SERVER)
     server.receive_data(web.send(Request(host="a", target="/")))
     list(server.events())

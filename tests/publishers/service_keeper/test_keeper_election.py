@@ -13,9 +13,7 @@ from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from tests.publishers.service_keeper.keeper_bench import BUNDLE_S, START_MS, Bench, publishing
 
 
-async def test_elected_session_is_reconfigured_and_published_at_once(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_elected_session_is_reconfigured_and_published_at_once(bench, autojump_clock):
     await bench.keeper.standby()
     await trio.sleep(100)
     published = await bench.keeper.publish(bench.order(published_ms=bench.now_ms()))
@@ -30,18 +28,14 @@ async def test_elected_session_is_reconfigured_and_published_at_once(
     assert session.until_ms == START_MS + 190_000
 
 
-async def test_key_of_the_lease_set_is_that_of_the_private_key_beside_it(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_key_of_the_lease_set_is_that_of_the_private_key_beside_it(bench, autojump_clock):
     first = await publishing(bench)
     private = X25519PrivateKey.from_private_bytes(first.private_key)
     assert first.lease_set.encryption_key == private.public_key().public_bytes_raw()
     assert first.lease_set.offline == bench.keys.keys.offline
 
 
-async def test_order_before_there_are_tunnels_is_carried_out_with_the_first_request(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_order_before_there_are_tunnels_is_carried_out_with_the_first_request(bench, autojump_clock):
     bench.router.asks_after_s = 13.0
     await bench.keeper.publish(bench.order())
     assert trio.current_time() == pytest.approx(13)
@@ -78,9 +72,7 @@ async def test_tunnels_that_have_all_ended_are_not_published(bench: Bench, autoj
     assert [each.at_s for each in bench.published[3:]] == pytest.approx([300, 325])
 
 
-async def test_newer_order_is_published_no_sooner_than_20_s_after_the_last(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_newer_order_is_published_no_sooner_than_20_s_after_the_last(bench, autojump_clock):
     await publishing(bench)
     await trio.sleep(5)
     published = await bench.keeper.publish(bench.order(published_ms=START_MS + 5000))
@@ -97,18 +89,14 @@ async def test_equal_orders_are_one(bench: Bench, autojump_clock: MockClock) -> 
 
 
 @pytest.mark.parametrize("off_ms", [-300_000, 300_000])
-async def test_lease_sets_are_dated_by_the_clock_of_the_router(
-    bench: Bench, autojump_clock: MockClock, off_ms: int
-) -> None:
+async def test_lease_sets_are_dated_by_the_clock_of_the_router(bench, autojump_clock, off_ms):
     bench.clock_off_ms = off_ms
     first = await publishing(bench)
     assert first.lease_set.published_s == START_MS // 1000
     assert [lease.end_s for lease in first.lease_set.leases] == [START_MS // 1000 + 90]
 
 
-async def test_date_of_the_newest_lease_set_is_known_also_after_the_router_has_died(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_date_of_the_newest_lease_set_is_known_also_after_the_router_has_died(bench, autojump_clock):
     assert bench.keeper.published_ms is None
     bench.router_off_ms = 300_000
     await publishing(bench)
@@ -120,9 +108,7 @@ async def test_date_of_the_newest_lease_set_is_known_also_after_the_router_has_d
     assert bench.keeper.published_ms == newest * 1000
 
 
-async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(bench, autojump_clock):
     await publishing(bench)
     bench.router_off_ms = 60_000
     await trio.sleep(26)
@@ -132,9 +118,7 @@ async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(
 
 
 @pytest.mark.parametrize("off_ms", [700_000, -700_000, 2**63])
-async def test_router_whose_clock_leaps_far_is_not_followed(
-    bench: Bench, autojump_clock: MockClock, off_ms: int
-) -> None:
+async def test_router_whose_clock_leaps_far_is_not_followed(bench, autojump_clock, off_ms):
     await publishing(bench)
     bench.router_off_ms = off_ms
     await trio.sleep(40)
@@ -146,9 +130,7 @@ async def test_router_whose_clock_leaps_far_is_not_followed(
     assert bench.keeper.is_ready
 
 
-async def test_lease_set_has_the_tunnels_that_last_longest_and_fits_into_a_status(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_lease_set_has_the_tunnels_that_last_longest_and_fits_into_a_status(bench, autojump_clock):
     bench.router.tunnel_s = tuple(range(1, 17))
     first = await publishing(bench)
     ends = [lease.end_s - START_MS // 1000 for lease in first.lease_set.leases]

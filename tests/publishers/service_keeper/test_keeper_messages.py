@@ -31,9 +31,7 @@ async def test_messages_pass_in_both_directions_in_order(bench: Bench, autojump_
     assert [body.removeprefix(prefix)[4:-4] for body in bodies] == [b"%d" % i for i in range(MAX_QUEUED)]
 
 
-async def test_what_is_queued_is_sent_before_the_session_ends(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_what_is_queued_is_sent_before_the_session_ends(bench, autojump_clock):
     await publishing(bench)
     await wait_all_tasks_blocked()
     bench.running.cancel()
@@ -43,9 +41,7 @@ async def test_what_is_queued_is_sent_before_the_session_ends(
     assert types[-2:] == [SEND_MESSAGE, DESTROY_SESSION]
 
 
-async def test_message_without_a_session_is_dropped_and_counted(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_message_without_a_session_is_dropped_and_counted(bench, autojump_clock):
     bench.is_up = False
     await trio.sleep(1)
     bench.keeper.send(b"peer", b"early")
@@ -90,9 +86,7 @@ async def test_queue_has_room_when_its_session_has_ended(bench: Bench, autojump_
     assert bench.rooms[-1] == MAX_QUEUED
 
 
-async def test_message_of_an_earlier_session_is_not_sent_in_the_next(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_message_of_an_earlier_session_is_not_sent_in_the_next(bench, autojump_clock):
     """Its id may be another."""
     await publishing(bench)
     await bench.router.kill()
@@ -113,9 +107,7 @@ async def test_requests_are_answered_while_much_is_queued(bench: Bench, autojump
     assert types[answer:].count(SEND_MESSAGE) > types[:answer].count(SEND_MESSAGE)
 
 
-async def test_router_that_floods_with_requests_is_answered_without_queueing_answers(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_floods_with_requests_is_answered_without_queueing_answers(bench, autojump_clock):
     await publishing(bench)
     bench.router.is_silent = True
     for _ in range(1000):
@@ -126,9 +118,7 @@ async def test_router_that_floods_with_requests_is_answered_without_queueing_ans
     assert len(session.take_messages()) < 10
 
 
-async def test_router_that_asks_all_the_time_is_answered_a_few_times_a_second(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_asks_all_the_time_is_answered_a_few_times_a_second(bench, autojump_clock):
     await publishing(bench)
     before = len(bench.given)
     for _ in range(100):

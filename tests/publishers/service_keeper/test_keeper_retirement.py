@@ -20,9 +20,7 @@ from tests.publishers.i2cp_router import (
 from tests.publishers.service_keeper.keeper_bench import SESSION, START_MS, Bench, publishing
 
 
-async def test_retired_session_publishes_nothing_more_and_composes_nothing(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_session_publishes_nothing_more_and_composes_nothing(bench, autojump_clock):
     first = await publishing(bench)
     await bench.keeper.retire(None)
     assert bench.configurations() == ["standby", "standby", "active", "standby"]
@@ -55,9 +53,7 @@ async def test_retired_session_serves_until_its_last_lease_is_forgotten_and_anot
     assert not bench.given[-1].is_published
 
 
-async def test_streams_end_before_the_session_that_served_them(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_streams_end_before_the_session_that_served_them(bench, autojump_clock):
     """Another session must send nothing to these clients, nor would they find it."""
     await publishing(bench)
     await bench.keeper.retire(None)
@@ -70,9 +66,7 @@ async def test_streams_end_before_the_session_that_served_them(
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-async def test_session_after_a_retired_one_may_take_a_while_to_have_tunnels(
-    bench: Bench, autojump_clock: MockClock, is_dead: bool
-) -> None:
+async def test_session_after_a_retired_one_may_take_a_while_to_have_tunnels(bench, autojump_clock, is_dead):
     """That is no reason to tell the farm that this member cannot publish."""
     await publishing(bench)
     bench.router.asks_after_s = None
@@ -107,9 +101,7 @@ async def test_successors_lease_set_is_passed_on_with_the_own_private_key_and_no
     assert [each.data for each in bench.given[2:]] == [successor, successor]
 
 
-async def test_successors_lease_set_is_passed_on_again_until_it_has_expired(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_successors_lease_set_is_passed_on_again_until_it_has_expired(bench, autojump_clock):
     """i2pd gives it to no client that comes later, nor to one whose acknowledgement of an earlier LeaseSet
     arrives after it."""
     await publishing(bench)
@@ -124,9 +116,7 @@ async def test_successors_lease_set_is_passed_on_again_until_it_has_expired(
     assert not any(each.is_published for each in passed_on)
 
 
-async def test_successor_known_at_once_is_passed_on_after_the_retirement(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_successor_known_at_once_is_passed_on_after_the_retirement(bench, autojump_clock):
     await publishing(bench)
     await bench.keeper.retire(successor := bench.successor())
     await wait_all_tasks_blocked()
@@ -146,9 +136,7 @@ async def test_successor_known_at_once_is_passed_on_after_the_retirement(
         ("garbage", "not a destination"),
     ],
 )
-async def test_what_no_successor_publishes_is_not_passed_on(
-    bench: Bench, autojump_clock: MockClock, case: str, sentence: str
-) -> None:
+async def test_what_no_successor_publishes_is_not_passed_on(bench, autojump_clock, case, sentence):
     await publishing(bench)
     await bench.keeper.retire(None)
     await trio.sleep(3)
@@ -176,9 +164,7 @@ async def test_what_no_successor_publishes_is_not_passed_on(
     assert bench.given[-1].data == successor
 
 
-async def test_successor_without_a_retired_session_changes_nothing(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_successor_without_a_retired_session_changes_nothing(bench, autojump_clock):
     await bench.keeper.standby()
     await bench.keeper.retire(bench.successor())
     await wait_all_tasks_blocked()
@@ -186,9 +172,7 @@ async def test_successor_without_a_retired_session_changes_nothing(
     assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
 
 
-async def test_named_again_while_it_drains_another_session_is_opened(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_named_again_while_it_drains_another_session_is_opened(bench, autojump_clock):
     first = await publishing(bench)
     await bench.keeper.retire(None)
     bench.router.asks_after_s = 4.0
@@ -200,9 +184,7 @@ async def test_named_again_while_it_drains_another_session_is_opened(
     assert bench.published[-1].lease_set.published_s > first.lease_set.published_s
 
 
-async def test_named_again_before_any_other_was_the_session_goes_on(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_named_again_before_any_other_was_the_session_goes_on(bench, autojump_clock):
     """As by a farm that had no leader for a while: clients notice nothing."""
     first = await publishing(bench)
     await bench.keeper.retire(None)
@@ -220,9 +202,7 @@ async def test_named_again_before_any_other_was_the_session_goes_on(
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
 
 
-async def test_retired_again_before_it_was_active_again_it_composes_nothing(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_again_before_it_was_active_again_it_composes_nothing(bench, autojump_clock):
     """Its clients know it: it goes on to serve them, and hands them over."""
     await publishing(bench)
     await bench.keeper.retire(None)
@@ -254,9 +234,7 @@ async def test_clients_are_sent_something_after_each_time_that_the_successor_is_
     assert types == [CREATE_LEASE_SET_2, SEND_MESSAGE] * 2
 
 
-async def test_named_again_after_a_successor_the_session_does_not_go_on(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_named_again_after_a_successor_the_session_does_not_go_on(bench, autojump_clock):
     first = await publishing(bench)
     await bench.keeper.retire(None)
     await bench.keeper.retire(bench.successor())
@@ -264,9 +242,7 @@ async def test_named_again_after_a_successor_the_session_does_not_go_on(
     assert bench.published[-1].private_key != first.private_key
 
 
-async def test_retired_before_it_was_active_the_session_stays_on_standby(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_before_it_was_active_the_session_stays_on_standby(bench, autojump_clock):
     bench.router.asks_after_s = 13.0
     with trio.move_on_after(5):
         await bench.keeper.publish(bench.order())
@@ -276,9 +252,7 @@ async def test_retired_before_it_was_active_the_session_stays_on_standby(
     assert len(bench.router.bodies(CREATE_SESSION)) == 1
 
 
-async def test_router_that_does_not_read_the_retirement_loses_its_connection(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_does_not_read_the_retirement_loses_its_connection(bench, autojump_clock):
     await publishing(bench)
     bench.router.is_silent = True
     await bench.keeper.retire(None)
@@ -287,9 +261,7 @@ async def test_router_that_does_not_read_the_retirement_loses_its_connection(
     assert not bench.keeper.is_ready
 
 
-async def test_retired_at_a_router_that_has_died_is_retired_at_once(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_retired_at_a_router_that_has_died_is_retired_at_once(bench, autojump_clock):
     await publishing(bench)
     bench.is_up = False
     await bench.router.kill()

@@ -37,9 +37,7 @@ async def test_router_that_dies_is_noticed_at_once(bench: Bench, autojump_clock:
         await bench.keeper.standby()
 
 
-async def test_router_that_hangs_is_noticed_after_two_heartbeats(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_hangs_is_noticed_after_two_heartbeats(bench, autojump_clock):
     await bench.keeper.standby()
     await trio.sleep(60)
     assert bench.keeper.is_ready
@@ -49,9 +47,7 @@ async def test_router_that_hangs_is_noticed_after_two_heartbeats(
     assert bench.keeper.problem == "I2CP at 127.0.0.1:7654 has not answered for 5 s"
 
 
-async def test_router_that_is_started_again_serves_a_new_session_on_standby(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_is_started_again_serves_a_new_session_on_standby(bench, autojump_clock):
     first = await publishing(bench)
     bench.is_up = False
     await bench.router.kill()
@@ -65,9 +61,7 @@ async def test_router_that_is_started_again_serves_a_new_session_on_standby(
     assert bench.given[-1].private_key != first.private_key
 
 
-async def test_order_that_stands_is_carried_out_in_the_next_session(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_order_that_stands_is_carried_out_in_the_next_session(bench, autojump_clock):
     first = await publishing(bench)
     await trio.sleep(10)
     await send(bench.router.streams[0], 20, SESSION + b"\0")
@@ -77,9 +71,7 @@ async def test_order_that_stands_is_carried_out_in_the_next_session(
     assert bench.published[1].lease_set.published_s > first.lease_set.published_s
 
 
-async def test_streams_outlast_a_session_that_dies_as_long_as_an_order_stands(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_streams_outlast_a_session_that_dies_as_long_as_an_order_stands(bench, autojump_clock):
     await publishing(bench)
     bench.is_up = False
     await bench.router.kill()
@@ -99,9 +91,7 @@ async def test_streams_end_with_a_retired_session_that_dies(bench: Bench, autoju
     assert bench.abandoned_at == pytest.approx([10])
 
 
-async def test_keys_that_have_expired_on_standby_publish_nothing(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_keys_that_have_expired_on_standby_publish_nothing(bench, autojump_clock):
     await bench.keeper.standby()
     await trio.sleep(BUNDLE_S + 1)
     with pytest.raises(PublisherError, match="have expired"):
@@ -129,9 +119,7 @@ async def test_keys_that_have_expired_by_the_routers_clock_only_open_no_session_
     assert len(bench.connected_at) < 12
 
 
-async def test_router_that_answers_everything_twice_is_of_use(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_router_that_answers_everything_twice_is_of_use(bench, autojump_clock):
     await bench.keeper.standby()
     (stream,) = bench.router.streams
     await send(stream, 20, SESSION + b"\1")
@@ -154,9 +142,7 @@ async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autoju
 
 
 @pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
-async def test_refused_session_is_reported_and_tried_again_with_back_off(
-    bench: Bench, autojump_clock: MockClock, status: int, word: str
-) -> None:
+async def test_refused_session_is_reported_and_tried_again_with_back_off(bench, autojump_clock, status, word):
     bench.router.statuses = [status] * 6
     with pytest.raises(PublisherError, match=word):
         await bench.keeper.standby()

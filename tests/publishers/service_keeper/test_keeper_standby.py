@@ -10,9 +10,7 @@ from garlicfarm.errors import PublisherError
 from tests.publishers.service_keeper.keeper_bench import Bench, publishing
 
 
-async def test_standby_session_answers_every_request_and_publishes_nothing(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_standby_session_answers_every_request_and_publishes_nothing(bench, autojump_clock):
     bench.router.asks_after_s = 3.0
     await bench.keeper.standby()
     assert trio.current_time() == pytest.approx(3)
@@ -39,9 +37,7 @@ async def test_standby_waits_for_tunnels_and_says_so(bench: Bench, autojump_cloc
     assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
 
 
-async def test_request_that_is_repeated_at_once_is_answered_once_or_twice(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_request_that_is_repeated_at_once_is_answered_once_or_twice(bench, autojump_clock):
     await publishing(bench)
     await bench.router.ask()
     await bench.router.ask()

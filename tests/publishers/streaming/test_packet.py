@@ -85,9 +85,7 @@ PACKETS = st.builds(
 
 
 @given(PACKETS, st.booleans(), st.none() | st.integers(0, 0xFFFF), st.none() | st.integers(0, 0xFFFF))
-def test_packet_round_trip(
-    packet: Packet, has_from: bool, delay_ms: int | None, max_data: int | None
-) -> None:
+def test_packet_round_trip(packet, has_from, delay_ms, max_data):
     if delay_ms is not None:
         packet.flags |= DELAY_REQUESTED
         packet.delay_ms = delay_ms

@@ -207,9 +207,7 @@ async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.Monk
         assert fake.sent == b"all of it"
 
 
-async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(monkeypatch):
     """Streams that end at once must not take all sockets of the node."""
     fakes = [FakeService(), FakeService()]
 
@@ -233,9 +231,7 @@ async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(
         assert fakes == []
 
 
-async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(monkeypatch):
     async def connect(host: str, port: int) -> FakeService:
         return FakeService(is_broken=True)
 
@@ -261,9 +257,7 @@ async def test_service_that_is_down_costs_a_reset_and_one_line() -> None:
             )
 
 
-async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(monkeypatch):
     """A SYN alone costs no connection, and one that has the request waits for nothing."""
     connected = 0
 
@@ -307,9 +301,7 @@ async def test_problem_is_over_when_the_service_is_back() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_service_that_does_not_take_the_connection_costs_a_reset_in_time(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_service_that_does_not_take_the_connection_costs_a_reset_in_time(autojump_clock, monkeypatch):
     async def never(host: str, port: int) -> trio.SocketStream:
         await trio.sleep_forever()
         raise AssertionError
@@ -423,9 +415,7 @@ async def test_service_that_reads_slowly_stops_its_client_and_no_other() -> None
         assert got == 8 * MEGABYTE
 
 
-async def test_service_that_reads_nothing_costs_a_reset_in_time(
-    mock_clock: trio.testing.MockClock,
-) -> None:
+async def test_service_that_reads_nothing_costs_a_reset_in_time(mock_clock):
     async def deaf(stream: trio.SocketStream) -> None:
         await trio.sleep_forever()
 

@@ -46,19 +46,8 @@ def content(size: int, step: int) -> bytes:
     cut_s=st.sampled_from([1.0, 20.0, 10_000.0]),
 )
 def test_what_goes_in_comes_out_in_order_once_or_both_sides_fail(
-    seed: int,
-    faults: NetworkFaults,
-    limits: Limits,
-    up: int,
-    down: int,
-    max_data: int,
-    window: int,
-    reads: int,
-    closes_early: bool,
-    peers: int,
-    cut_after_s: float | None,
-    cut_s: float,
-) -> None:
+    seed, faults, limits, up, down, max_data, window, reads, closes_early, peers, cut_after_s, cut_s
+):
     to_service, to_peer = content(up, 3)[:up], content(down, 7)[:down]
     network = Network(
         seed,
