@@ -1,4 +1,4 @@
-"""The command line. One module per noun; this one imports click and nothing heavier.
+"""The command line: a module, or several, for each noun. This one imports click and nothing heavier.
 
 Every command imports what it needs inside its own function, so that ``--version``, ``--help`` and
 completion stay fast. Errors become exit codes here and nowhere else (`garlicfarm.cli.exits`). Data

@@ -30,7 +30,7 @@ def reader_limiter() -> trio.CapacityLimiter:
 
 
 class PageReader:
-    """Reads pieces of one farm's log through ``reader``, which has its own connection to the store."""
+    """Reads pieces of one farm's log."""
 
     def __init__(self, reader: EntryReader, limiter: trio.CapacityLimiter) -> None:
         self._reader = reader

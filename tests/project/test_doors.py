@@ -314,6 +314,21 @@ def test_every_room_is_looked_into() -> None:
         assert room in MODULES
 
 
+def test_map_of_rooms_has_each_one_once_and_tells_the_pure_ones() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)` \| ([\w]+) \|", page, re.M)
+    tree = {
+        f"{path.name}/" if path.is_dir() else path.stem
+        for path in (ROOT / "garlicfarm").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    rooms = [room for room, _ in rows if "/" not in room.rstrip("/")]
+    assert sorted(rooms) == sorted({*tree, "transports/", "plugins/"} - {"__init__"})
+    for room, _ in rows:
+        assert room in rooms or (ROOT / "garlicfarm" / room).is_dir()
+    assert {room.rstrip("/") for room, kind in rows if kind == "pure"} == set(DOORS)
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {}
     for module, path in MODULES.items():
