@@ -38,9 +38,9 @@ class ProducerCore:
     """Numbers records, keeps them, and answers for them.
 
     ``acks``: of how many stores a record needs an ACK before it is dropped. Stores are told apart by their
-    keys: without CURVE all are one. 0: nothing is waited for; the oldest records are dropped when there is
-    no more room, and a FETCH of what is gone is answered with a DIRECT-TAIL. With ACKs such
-    a FETCH gets no answer, since a store has the record.
+    keys, without CURVE by their endpoints. 0: nothing is waited for; the oldest records are dropped when
+    there is no more room, and a FETCH of what is gone is answered with a DIRECT-TAIL. With ACKs such a FETCH
+    gets no answer, since a store has the record.
 
     ``limit_records`` and ``limit_bytes``: how much is kept at most.
 

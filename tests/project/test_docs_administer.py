@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -11,7 +12,9 @@ import pytest
 import trio
 
 from garlicfarm.cli.farm_policy import set_
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS
 from garlicfarm.lab.processes import process_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, first_orders
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "administer.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -51,3 +54,20 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
 def test_table_of_parameters_has_those_of_the_command() -> None:
     names = set(re.findall(r"^\| `([A-Za-z]+)` \|", PAGE, re.MULTILINE))
     assert names == set(re.findall(r"([A-Za-z]+)=", set_.help or "")) - {"NAME"}
+
+
+def test_pages_have_the_parameters_and_timings_of_the_presets() -> None:
+    r = {}
+    for preset, interval_ms in PRESET_INTERVALS_MS.items():
+        plan = FarmPlan(preset=preset, interval_ms=interval_ms)
+        order, _ = map(json.loads, first_orders(plan, {1: MemberPlan(endpoint="ssl://a.example:1")}))
+        r[preset] = order["config"]["admin"]["args"]["R"]
+    assert f"| `R` | {r['clearnet']}, `i2p` {r['i2p']} |" in PAGE
+    s = {preset: interval_ms // 1000 for preset, interval_ms in PRESET_INTERVALS_MS.items()}
+    assert f"| `interval` | {s['clearnet']}s, `i2p` {s['i2p']}s |" in PAGE
+    (i2p, clearnet) = (
+        f"{PRESETS[preset]['election_timeout_min_s']:g} to {PRESETS[preset]['election_timeout_max_s']:g} s"
+        for preset in ("i2p", "clearnet")
+    )
+    guide = (Path(__file__).parents[2] / "docs" / "howto" / "three-machines.md").read_text(encoding="utf-8")
+    assert f"elections after {i2p} instead of {clearnet}" in guide
