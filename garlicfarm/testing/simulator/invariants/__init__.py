@@ -1,4 +1,4 @@
-"""The invariants of a Raft cluster, checked after every event; one per module.
+"""The invariants of a Raft cluster, checked after every event.
 
 ========================  ==========================================================================
 `election_safety`         at most one leader per term
@@ -21,8 +21,9 @@
 `linearizable_reads`      a read sees everything acknowledged, or read, before it began
 ========================  ==========================================================================
 
-The first five are those of the Raft paper (figure 3). An `Observer` gets every event and raises `Violation`.
-It checks only the member of the event, which keeps it cheap.
+The first five are those of the Raft paper (figure 3), in `raft_paper`; `members` and `entries` have the
+others. An `Observer` gets every event and raises `Violation`. It checks only the member of the event, which
+keeps it cheap.
 """
 
 from __future__ import annotations
@@ -32,25 +33,32 @@ from collections.abc import Callable, Sequence
 from garlicfarm.application import StateMachine
 from garlicfarm.log_application import LogApplication
 from garlicfarm.raft import Persist, RawNode, Ready, SnapshotMeta
-from garlicfarm.testing.simulator.invariants.acknowledged import check_acknowledged
-from garlicfarm.testing.simulator.invariants.application_entries import ApplicationEntries
-from garlicfarm.testing.simulator.invariants.configurations import Configurations
-from garlicfarm.testing.simulator.invariants.durable_quorum import DurableQuorum
-from garlicfarm.testing.simulator.invariants.election_safety import ElectionSafety
+from garlicfarm.testing.simulator.invariants.entries import (
+    ApplicationEntries,
+    LinearizableReads,
+    RefusedProposals,
+    ReplayedState,
+    Snapshots,
+    check_acknowledged,
+)
 from garlicfarm.testing.simulator.invariants.history import Chain, History, ObservedMember, Violation
-from garlicfarm.testing.simulator.invariants.leader_append_only import LeaderAppendOnly
-from garlicfarm.testing.simulator.invariants.leader_completeness import LeaderCompleteness
-from garlicfarm.testing.simulator.invariants.linearizable_reads import LinearizableReads
-from garlicfarm.testing.simulator.invariants.log_matching import LogMatching
-from garlicfarm.testing.simulator.invariants.match_indexes import MatchIndexes
-from garlicfarm.testing.simulator.invariants.monotonic import Monotonic
-from garlicfarm.testing.simulator.invariants.ordered_indexes import check_floor, check_indexes
-from garlicfarm.testing.simulator.invariants.persistent_vote import PersistentVote
-from garlicfarm.testing.simulator.invariants.refused_proposals import RefusedProposals
-from garlicfarm.testing.simulator.invariants.removed_members import RemovedMembers
-from garlicfarm.testing.simulator.invariants.replayed_state import ReplayedState
-from garlicfarm.testing.simulator.invariants.snapshots import Snapshots
-from garlicfarm.testing.simulator.invariants.state_machine_safety import StateMachineSafety
+from garlicfarm.testing.simulator.invariants.members import (
+    Configurations,
+    DurableQuorum,
+    MatchIndexes,
+    Monotonic,
+    PersistentVote,
+    RemovedMembers,
+    check_floor,
+    check_indexes,
+)
+from garlicfarm.testing.simulator.invariants.raft_paper import (
+    ElectionSafety,
+    LeaderAppendOnly,
+    LeaderCompleteness,
+    LogMatching,
+    StateMachineSafety,
+)
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = ["Chain", "History", "ObservedMember", "Observer", "Violation"]
