@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.options import Options, application_option, shared_options
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ NEVER_S = 2**62
 @click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
 )
+@application_option(default="log")
 @shared_options("farm", "timeout", "verbosity")
 def join_jraft(
     options: Options,
@@ -61,9 +62,10 @@ def join_jraft(
     endpoint: str,
     servers: tuple[str, ...],
     admin_url: str | None,
+    application: str,
 ) -> None:
-    """Make a new node of the application `log` in DIRECTORY (default: here), and make it a member of a
-    cluster of JRaft servers that runs on loopback.
+    """Make a new node in DIRECTORY (default: here), and make it a member of a cluster of JRaft
+    servers that runs on loopback.
 
     The node asks the leader with an AddServerRequest, then runs until the leader has brought it up to date
     and made it a member. After an interruption, the same command continues where it stopped. After a refusal
@@ -75,7 +77,7 @@ def join_jraft(
 
     file, new, own = directory / CONFIG_NAME, not directory.exists(), _loopback("--endpoint", endpoint)
     resumed = file.exists()
-    token = _token(directory, options.farm or "farm", node_id, own, _table(servers), resumed)
+    token = _token(directory, options.farm or "farm", node_id, own, _table(servers), application, resumed)
     if not resumed:
         plan = MemberPlan(endpoint=own)
         if admin_url is not None:
@@ -116,7 +118,13 @@ def _loopback(option: str, text: str) -> str:
 
 
 def _token(
-    directory: Path, farm: str, node_id: int, endpoint: str, servers: dict[int, str], resumed: bool
+    directory: Path,
+    farm: str,
+    node_id: int,
+    endpoint: str,
+    servers: dict[int, str],
+    application: str,
+    resumed: bool,
 ) -> JoinToken:
     """What a join token would say. A JRaft cluster has neither farm id nor secret: they are this node's own,
     and those of an interrupted run are on its disk."""
@@ -143,7 +151,7 @@ def _token(
         farm=farm,
         farm_id=farm_id,
         farm_secret=secret,
-        application="log",
+        application=application,
         algorithm=ALGORITHM_VERSION,
         id=node_id,
         endpoints=servers,

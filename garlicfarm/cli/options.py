@@ -166,12 +166,12 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
-def application_option() -> Callable[[Any], Any]:
+def application_option(default: str = "publisher") -> Callable[[Any], Any]:
     """``--application`` of a command that makes a farm."""
     return click.option(
         "--application",
         type=_Application(["publisher", "log"]),
-        default="publisher",
+        default=default,
         show_default=True,
         help="Or the name of one that is installed.",
     )

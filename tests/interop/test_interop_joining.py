@@ -14,11 +14,13 @@ from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.config import load
 from garlicfarm.lab.processes import free_ports
+from garlicfarm.storage import read_genesis
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.interop.captured import conversation, exchanges
 from tests.node.support.cluster import next_message
 from tests.node.support.jraft_peer import wire
+from tests.own_application import install_key_value
 
 CLIENT, ADD = MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER_REQUEST
 ANSWER = MessageType.APPEND_ENTRIES_RESPONSE
@@ -98,17 +100,23 @@ async def command(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
-async def test_node_joins_a_cluster_that_jraft_leads(tmp_path: Path, nursery: trio.Nursery) -> None:
+@pytest.mark.parametrize("application", ["log", "key-value"])
+async def test_node_joins_a_cluster_that_jraft_leads(
+    application: str, tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_key_value(tmp_path, monkeypatch)
     servers = Servers(nursery)
     await servers.start()
     directory = tmp_path / "new"
-    code, said = await command(*servers.command(directory))
+    code, said = await command(*servers.command(directory, "--application", application))
     assert code == 0, said
     assert servers.asked[:3] == [(FOLLOWER, CLIENT), (LEADER, CLIENT), (LEADER, ADD)]
     assert servers.added == [f"tcp://127.0.0.1:{servers.ports[JOINER]}"]
     assert servers.replayed > 6, "JoinCluster, SyncLog, AppendEntries"
     assert f"node {JOINER} is a member" in said
-    raft = load(directory / "garlicfarm.toml", {}).farm[0].raft
+    (farm,) = load(directory / "garlicfarm.toml", {}).farm
+    assert (farm.application, read_genesis(directory / "data/farms/farm").application) == (application,) * 2
+    raft = farm.raft
     assert (raft.heartbeat_s, raft.election_timeout_min_s, raft.election_timeout_max_s) == (1.5, 3.0, 5.0)
     assert 'default_transport = "jraft"' in (directory / "garlicfarm.toml").read_text()
     code, said = await command(*servers.command(directory))

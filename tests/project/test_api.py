@@ -78,6 +78,12 @@ def test_door_exports_what_the_page_lists(door: str) -> None:
             assert getattr(import_module(door), name) is not None
 
 
+def test_each_example_is_a_first_file_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| [^|]+ \| `examples/(\w+)\.py` \|", page, re.M)
+    assert sorted(named) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
 @pytest.mark.parametrize(
     ("module", "line"),
     [
