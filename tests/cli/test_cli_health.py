@@ -14,19 +14,14 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.provision import MemberPlan, create_node
-from tests.cli.test_cli_remote import Served
+from tests.cli.served import Cli, Served, serving
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A node of this machine with two farms, found through the configuration in the current directory."""
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm", "other"])
-    with served.running():
+    with serving(tmp_path, monkeypatch, "farm", "other") as served:
         yield served
 
 
@@ -79,14 +74,13 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
 )
-def test_health_of_a_farm_is_one_line_and_a_code(served, capsys, changes, code, text):
+def test_health_of_a_farm_is_one_line_and_a_code(served, cli, changes, code, text):
     body = {**served.node.farm.status(), **changes}
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
-    assert run(["health", "--farm", "farm"]) == code
-    assert capsys.readouterr().out == text + "\n"
+    assert cli("health", "--farm", "farm", exits=code).out == text + "\n"
 
 
-def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
+def test_health_as_json_names_its_schema(served: Served, capsys: Capture, cli: Cli) -> None:
     whole: dict[str, Any] = {
         "leader": 1,
         "fault_tolerance": 0,
@@ -96,18 +90,22 @@ def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> Non
     }
     whole |= {"problems": [], "troubles": {}}
     expected = {"farm": "farm", "health": "degraded", **whole}
-    assert run(["health", "--farm", "farm", "-o", "json"]) == 6
-    assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}
+    assert json.loads(cli("health", "--farm", "farm", "-o", "json", exits=6).out) == {
+        "schema": "garlicfarm.health/1",
+        **expected,
+    }
     assert run(["health", "--local", "-o", "jsonl"]) == 0
     found = {"leaders": {"farm": 1, "other": 1}, "disk_hangs_s": {}}
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health-local/1", **found}
 
 
-def test_health_local_wants_a_leader_in_every_farm(served: Served, capsys: Capture) -> None:
+def test_health_local_wants_a_leader_in_every_farm(served: Served, cli: Cli) -> None:
     assert run(["health", "--local"]) == 0
     served.node.farms["other"].leader = lambda: None  # type: ignore[method-assign]
-    assert run(["health", "--local"]) == 5
-    assert capsys.readouterr().out.splitlines()[1] == "farm farm: leader 1, farm other: leader none"
+    assert (
+        cli("health", "--local", exits=5).out.splitlines()[1]
+        == "farm farm: leader 1, farm other: leader none"
+    )
     assert run(["health", "--local", "--farm", "farm"]) == 0
 
 
@@ -119,17 +117,15 @@ def test_health_local_wants_a_disk_that_answers(served: Served, capsys: Capture)
     assert run(["health", "--local", "--farm", "farm"]) == 0
 
 
-def test_health_local_of_a_farm_that_is_not_there_is_not_healthy(served: Served, capsys: Capture) -> None:
-    assert run(["health", "--local", "--farm", "missing"]) == 2
-    assert "this node has no such farm" in capsys.readouterr().err
+def test_health_local_of_a_farm_that_is_not_there_is_not_healthy(served: Served, cli: Cli) -> None:
+    assert "this node has no such farm" in cli("health", "--local", "--farm", "missing", exits=2).err
 
 
 @pytest.mark.parametrize("arguments", [["health"], ["health", "--local"]])
-def test_health_of_a_node_that_does_not_run_is_unreachable(tmp_path, capsys, arguments):
+def test_health_of_a_node_that_does_not_run_is_unreachable(tmp_path, cli, arguments):
     member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
     create_node(tmp_path, 1, member)
-    assert run([*arguments, "--config", str(tmp_path / "garlicfarm.toml")]) == 3
-    assert capsys.readouterr().out == ""
+    assert cli(*arguments, "--config", str(tmp_path / "garlicfarm.toml"), exits=3).out == ""
 
 
 async def _health(node: NodeProcess, *arguments: str) -> int:

@@ -13,6 +13,7 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm.credentials.destination_keys import read_keys
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.session_configuration import verify_session_configuration
+from tests.cli.served import Cli
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,16 +30,14 @@ def offline(*arguments: str) -> int:
     return run(["keys", "offline", "site.key", "--nodes", "1,2,3", "--out", "bundles", *arguments])
 
 
-def test_create_prints_the_destination_alone_on_stdout(tmp_path, capsys, monkeypatch):
+def test_create_prints_the_destination_alone_on_stdout(tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run(["keys", "create", "new/site.key"]) == 0
-    output = capsys.readouterr()
+    output = cli("keys", "create", "new/site.key")
     keys = read_keys(tmp_path / "new" / "site.key")
     assert output.out == f"{encode(keys.destination)}\n"
     assert b32_address(keys.destination) in output.err
     before = (tmp_path / "new" / "site.key").read_bytes()
-    assert run(["keys", "create", "new/site.key"]) == Exit.USAGE
-    assert "never overwritten" in capsys.readouterr().err
+    assert "never overwritten" in cli("keys", "create", "new/site.key", exits=Exit.USAGE).err
     assert (tmp_path / "new" / "site.key").read_bytes() == before
 
 
@@ -69,20 +68,24 @@ def test_offline_overwrites_nothing_and_then_writes_nothing(key: Path, capsys: C
     assert [path.name for path in (key.parent / "bundles").iterdir()] == ["site-2.bundle"]
 
 
-def test_offline_by_a_bundle_is_refused(key: Path, capsys: Capture) -> None:
+def test_offline_by_a_bundle_is_refused(key: Path, cli: Cli) -> None:
     assert offline() == 0
-    assert run(["keys", "offline", "bundles/site-1.bundle", "--nodes", "1", "--out", "x"]) == Exit.USAGE
-    assert "site-1.bundle does not hold a long-term key" in capsys.readouterr().err
+    assert (
+        "site-1.bundle does not hold a long-term key"
+        in cli("keys", "offline", "bundles/site-1.bundle", "--nodes", "1", "--out", "x", exits=Exit.USAGE).err
+    )
 
 
 @pytest.mark.parametrize("nodes", ["", "1,,2", "0", "1,1", "a", "2147483648", "-1"])
-def test_offline_nodes_that_are_no_ids_are_refused(nodes: str, key: Path, capsys: Capture) -> None:
-    assert run(["keys", "offline", "site.key", "--nodes", nodes, "--out", "x"]) == Exit.USAGE
-    assert "must be ids of nodes, each once" in capsys.readouterr().err
+def test_offline_nodes_that_are_no_ids_are_refused(nodes: str, key: Path, cli: Cli) -> None:
+    assert (
+        "must be ids of nodes, each once"
+        in cli("keys", "offline", "site.key", "--nodes", nodes, "--out", "x", exits=Exit.USAGE).err
+    )
     assert not (key.parent / "x").exists()
 
 
-def test_show_tells_what_a_file_holds_and_until_when(key, capsys, monkeypatch):
+def test_show_tells_what_a_file_holds_and_until_when(key, capsys, cli, monkeypatch):
     assert offline("--days", "10") == 0
     long_term = read_keys(key)
     expires_ms = read_keys(key.parent / "bundles" / "site-3.bundle").expires_ms
@@ -91,8 +94,7 @@ def test_show_tells_what_a_file_holds_and_until_when(key, capsys, monkeypatch):
 
     def shown(file: str, now_s: float) -> dict[str, object]:
         monkeypatch.setattr("time.time", lambda: now_s)
-        assert run(["keys", "show", file, "-o", "json"]) == 0
-        return dict(json.loads(capsys.readouterr().out))
+        return dict(json.loads(cli("keys", "show", file, "-o", "json").out))
 
     ours = {"b32": b32_address(long_term.destination), "destination": encode(long_term.destination)}
     bundle = shown("bundles/site-3.bundle", expires_ms / 1000 - 3 * 86_400)
@@ -101,19 +103,17 @@ def test_show_tells_what_a_file_holds_and_until_when(key, capsys, monkeypatch):
     assert shown("bundles/site-3.bundle", expires_ms / 1000 + 1)["days_left"] == -1
     kept = shown("site.key", 0)
     assert kept.items() >= {**ours, "kind": "long-term key", "node": None, "days_left": None}.items()
-    assert run(["keys", "show", "site.key"]) == 0
-    assert f"b32          {ours['b32']}\n" in capsys.readouterr().out
+    assert f"b32          {ours['b32']}\n" in cli("keys", "show", "site.key").out
 
 
-def test_keys_show_no_secret(key: Path, capsys: Capture) -> None:
+def test_keys_show_no_secret(key: Path, cli: Cli) -> None:
     assert offline() == 0
     for output in ("table", "json", "jsonl"):
         for file in ("site.key", "bundles/site-1.bundle"):
             assert run(["keys", "show", file, "-o", output]) == 0
     (key.parent / "cut").touch(mode=0o600)
     (key.parent / "cut").write_text(key.read_text()[:-10])
-    assert run(["keys", "show", "cut"]) == Exit.USAGE
-    text = "".join(capsys.readouterr())
+    text = "".join(cli("keys", "show", "cut", exits=Exit.USAGE))
     bundle = json.loads((key.parent / "bundles" / "site-1.bundle").read_text())
     for secret in (key.read_text().strip()[-40:], bundle["seed"], bundle["configurations"]["meta"][-60:]):
         assert secret not in text

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from garlicfarm import errors
-from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit, explain
 from garlicfarm.cli.options import print_rows
 from garlicfarm.refusals import Refusal
+from tests.cli.served import Cli
 
 HEAVY = ("trio", "httpx", "rich", "starlette", "h11", "pyspark", "msgspec", "cryptography", "sqlite3")
 
@@ -60,9 +60,8 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("group", [[], ["farm"], ["user"]])
-def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*group, "--help"]) == 0
-    lines = capsys.readouterr().out.partition("--help ")[2].splitlines()
+def test_help_of_a_group_cuts_no_sentence(group: list[str], cli: Cli) -> None:
+    lines = cli(*group, "--help").out.partition("--help ")[2].splitlines()
     assert lines
     assert not [line for line in lines if line.endswith("...")]
 
@@ -94,12 +93,11 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.Captu
         (["config", "check", "--config", "absent.toml"], "there is no configuration file"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_why(arguments, expected, capsys, tmp_path, monkeypatch):
+def test_wrong_usage_exits_2_and_says_why(arguments, expected, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
-    assert run(arguments) == 2
-    output = capsys.readouterr()
+    output = cli(*arguments, exits=2)
     assert output.out == ""
     assert expected in output.err
     assert list(tmp_path.iterdir()) == []
@@ -121,16 +119,14 @@ def test_wrong_usage_exits_2_and_says_why(arguments, expected, capsys, tmp_path,
         (["member", "remove", "3", "--forc"], "--force"),
     ],
 )
-def test_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(arguments, suggested, capsys):
-    assert run(arguments) == 2
-    said = capsys.readouterr().err
+def test_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(arguments, suggested, cli):
+    said = cli(*arguments, exits=2).err
     assert "Did you mean" in said
     assert suggested in said
 
 
-def test_group_without_command_prints_help_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["node"]) == 2
-    assert capsys.readouterr().err.startswith("Usage: garlicfarm node")
+def test_group_without_command_prints_help_and_exits_2(cli: Cli) -> None:
+    assert cli("node", exits=2).err.startswith("Usage: garlicfarm node")
 
 
 @pytest.mark.parametrize(
@@ -213,18 +209,18 @@ def test_closed_stdout_ends_without_traceback() -> None:
         ("lifetime=19h", "lifetime=18h", "lifetime must be 10m to 18h"),
     ],
 )
-def test_farm_set_names_what_is_allowed(refused, taken, allowed, tmp_path, capsys):
+def test_farm_set_names_what_is_allowed(refused, taken, allowed, tmp_path, cli):
     nobody = ["--config", str(tmp_path / "absent.toml")]
-    assert run(["farm", "set", refused, *nobody]) == 2
-    assert capsys.readouterr().err.endswith(f"\nerror: {allowed}\n")
-    assert run(["farm", "set", taken, *nobody]) == 2
-    assert "there is no configuration file" in capsys.readouterr().err
+    assert cli("farm", "set", refused, *nobody, exits=2).err.endswith(f"\nerror: {allowed}\n")
+    assert "there is no configuration file" in cli("farm", "set", taken, *nobody, exits=2).err
 
 
 @pytest.mark.parametrize("name", ["abc", "-", "abc.b32.i2p", "a" * 44])
-def test_hash_that_is_none_is_told_what_one_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["farm", "exclude", "--", name]) == 2
-    assert "error: HASH must be 44 characters of I2P base64, or 52 of base32" in capsys.readouterr().err
+def test_hash_that_is_none_is_told_what_one_is(name: str, cli: Cli) -> None:
+    assert (
+        "error: HASH must be 44 characters of I2P base64, or 52 of base32"
+        in cli("farm", "exclude", "--", name, exits=2).err
+    )
 
 
 def test_full_stdout_ends_with_a_sentence() -> None:

@@ -30,6 +30,7 @@ from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.node.applications import BUILT_IN
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore, read_genesis
+from tests.cli.served import Cli
 
 Capture = pytest.CaptureFixture[str]
 
@@ -89,9 +90,8 @@ def test_node_init_secrets_are_private_and_local_user_can_log_in(here: Path) -> 
     assert not list(here.glob(".garlicfarm-*"))
 
 
-def test_node_init_without_endpoint_warns_on_stderr(here: Path, capsys: Capture) -> None:
-    assert run(["node", "init"]) == 0
-    output = capsys.readouterr()
+def test_node_init_without_endpoint_warns_on_stderr(here: Path, cli: Cli) -> None:
+    output = cli("node", "init")
     assert output.out == "garlicfarm.toml\n"
     assert "warning: other machines cannot reach ssl://127.0.0.1:27150" in output.err
     assert load(here / "garlicfarm.toml", {}).listener[0].url == "ssl://127.0.0.1:27150"
@@ -108,18 +108,16 @@ def test_node_init_listens_where_it_is_told(here: Path) -> None:
     assert not (here / "two").exists()
 
 
-def test_node_init_tells_no_secret(here: Path, capsys: Capture) -> None:
-    assert run(["node", "init"]) == 0
-    output = "".join(capsys.readouterr())
+def test_node_init_tells_no_secret(here: Path, cli: Cli) -> None:
+    output = "".join(cli("node", "init"))
     for name in ("local.password", "secrets/farm.secret"):
         assert (here / "data" / name).read_text().strip() not in output
 
 
 @pytest.mark.parametrize("present", ["garlicfarm.toml", "data"])
-def test_node_init_overwrites_nothing(here: Path, capsys: Capture, present: str) -> None:
+def test_node_init_overwrites_nothing(here: Path, cli: Cli, present: str) -> None:
     (here / present).write_text("mine")
-    assert run(["node", "init"]) == 2
-    assert f"{present} exists already; nothing was overwritten" in capsys.readouterr().err
+    assert f"{present} exists already; nothing was overwritten" in cli("node", "init", exits=2).err
     assert everything_in(here) == {present: b"mine"}
 
 
@@ -141,11 +139,10 @@ def test_node_init_twice_leaves_the_first(here: Path) -> None:
         (["--admin-url", "http://127.0.0.1:1"], "admin.url"),
     ],
 )
-def test_node_init_refused_leaves_nothing_behind(here, capsys, arguments, expected):
+def test_node_init_refused_leaves_nothing_behind(here, cli, arguments, expected):
     (here / "other").write_text("mine")
     assert run(["node", "init", *arguments]) == 2
-    assert run(["node", "init", "new", *arguments]) == 2
-    assert expected in capsys.readouterr().err
+    assert expected in cli("node", "init", "new", *arguments, exits=2).err
     assert everything_in(here) == {"other": b"mine"}
     assert [path.name for path in here.iterdir()] == ["other"]
 
@@ -236,7 +233,7 @@ def test_command_leaves_alone_what_another_process_makes_there(tmp_path, monkeyp
     assert load(tmp_path / "new/garlicfarm.toml", {}).node.id == 1
 
 
-def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture) -> None:
+def test_farm_create_stores_share_genesis_and_secret(here: Path, cli: Cli) -> None:
     members = [
         "--member",
         "1=ssl://a.example:1",
@@ -245,8 +242,7 @@ def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture
         "--member",
         "9=ssl://[::1]:5",
     ]
-    assert run(["farm", "create", *members, "--out", "out", "-o", "json"]) == 0
-    body = json.loads(capsys.readouterr().out)
+    body = json.loads(cli("farm", "create", *members, "--out", "out", "-o", "json").out)
     assert body["schema"] == "garlicfarm.farm-create/1"
     assert [row["directory"] for row in body["rows"]] == ["out/node-1", "out/node-2", "out/node-9"]
     genesis, found = set(), set()
@@ -271,10 +267,12 @@ def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture
     assert len(passwords) == 3
 
 
-def test_farm_create_out_exists_is_refused(here: Path, capsys: Capture) -> None:
+def test_farm_create_out_exists_is_refused(here: Path, cli: Cli) -> None:
     (here / "out").mkdir()
-    assert run(["farm", "create", "--member", "1=ssl://a.example:1", "--out", "out"]) == 2
-    assert "out exists already" in capsys.readouterr().err
+    assert (
+        "out exists already"
+        in cli("farm", "create", "--member", "1=ssl://a.example:1", "--out", "out", exits=2).err
+    )
     assert list((here / "out").iterdir()) == []
 
 
@@ -367,11 +365,10 @@ def test_create_node_listens_where_it_is_dialled(tmp_path: Path, endpoint: str, 
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_application_of_a_new_farm_is_one_that_node_start_runs(here, capsys, command):
+def test_application_of_a_new_farm_is_one_that_node_start_runs(here, cli, command):
     choices = ", ".join(repr(name) for name in BUILT_IN)
     for name, close in (("publsher", "; did you mean 'publisher'?"), ("tally", "")):
-        assert run([*command, "--application", name]) == 2
-        said = capsys.readouterr().err.splitlines()[-1].rstrip(".")
+        said = cli(*command, "--application", name, exits=2).err.splitlines()[-1].rstrip(".")
         assert said == (f"error: Invalid value for '--application': {name!r} is not one of {choices}{close}")
     assert everything_in(here) == {}
 
@@ -383,39 +380,34 @@ def test_config_check_warns_of_an_application_that_node_start_does_not_run(here,
     assert capsys.readouterr().err == f"warning: {unknown}; `node start` runs no other\n"
 
 
-def test_user_add_list_remove(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_add_list_remove(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["node", "init"]) == 0
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
     assert run(["user", "add", "ann", "--role", "writer"]) == 0
     password = here / "password"
     password.touch(mode=0o600)
     password.write_text("from a file\n")
-    assert run(["user", "add", "bob", "--password-file", "password"]) == 0
-    capsys.readouterr()
-    assert run(["user", "list"]) == 0
-    assert capsys.readouterr().out == "NAME   ROLE\nann    writer\nbob    reader\nlocal  admin\n"
+    cli("user", "add", "bob", "--password-file", "password")
+    assert cli("user", "list").out == "NAME   ROLE\nann    writer\nbob    reader\nlocal  admin\n"
     store = UserStore(here / "data/users")
     first = store.lookup("bob")
     store.add("bob", "reader", "from a file")
     assert store.lookup("bob") == first, "the line's end is no part of a password"
     assert run(["user", "remove", "ann"]) == 0
-    assert run(["user", "remove", "ann"]) == 2
-    assert "there is no user 'ann'" in capsys.readouterr().err
+    assert "there is no user 'ann'" in cli("user", "remove", "ann", exits=2).err
 
 
-def test_user_remove_keeps_the_one_that_the_commands_here_are(here: Path, capsys: Capture) -> None:
+def test_user_remove_keeps_the_one_that_the_commands_here_are(here: Path, cli: Cli) -> None:
     assert run(["node", "init"]) == 0
-    assert run(["user", "remove", "local"]) == 2
-    assert "the commands on this machine log in as local" in capsys.readouterr().err
+    assert "the commands on this machine log in as local" in cli("user", "remove", "local", exits=2).err
     assert UserStore(here / "data/users").list() == [("local", "admin")]
 
 
-def test_user_add_refuses_readable_password_file_and_digits(here, capsys, monkeypatch):
+def test_user_add_refuses_readable_password_file_and_digits(here, cli, monkeypatch):
     assert run(["node", "init"]) == 0
     (here / "password").write_text("x")
     (here / "password").chmod(0o644)
-    assert run(["user", "add", "bob", "--password-file", "password"]) == 2
-    assert "chmod 600" in capsys.readouterr().err
+    assert "chmod 600" in cli("user", "add", "bob", "--password-file", "password", exits=2).err
     monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
     assert run(["user", "add", "12"]) == 2
     assert UserStore(here / "data/users").list() == [("local", "admin")]
@@ -452,50 +444,42 @@ def test_member_that_lost_its_store_is_never_told_to_make_a_new_one(here: Path, 
         ("https://[2001:db8::1]:27151", "https://[2001:db8::1]:27151"),
     ],
 )
-def test_address_of_a_node_is_its_admin_url_and_pin_for_other_machines(here, capsys, bound, address):
+def test_address_of_a_node_is_its_admin_url_and_pin_for_other_machines(here, capsys, cli, bound, address):
     assert run(["node", "init", "--host", "a.example", "--admin-url", bound]) == 0
     pin = pin_of_file(here / "data/tls/node.crt")
     capsys.readouterr()
-    assert run(["node", "address"]) == 0
-    told = capsys.readouterr()
+    told = cli("node", "address")
     assert told.out == f"{address}?pin={pin}\n"
     assert node_address(told.out.strip()) == (address, pin), "as --node takes it"
     assert ("only this machine reaches it" in told.err.replace(address, "it")) == ("127.0.0.1" in bound)
-    assert run(["node", "address", "--output", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert json.loads(cli("node", "address", "--output", "json").out) == {
         "schema": "garlicfarm.node-address/1",
         "url": address,
         "pin": pin,
     }
 
 
-def test_address_with_any_port_is_known_while_the_node_runs(here: Path, capsys: Capture) -> None:
+def test_address_with_any_port_is_known_while_the_node_runs(here: Path, cli: Cli) -> None:
     assert run(["node", "init", "--admin-url", "https://127.0.0.1:0"]) == 0
-    assert run(["node", "address"]) == 3
-    assert "start it: garlicfarm node start" in capsys.readouterr().err
+    assert "start it: garlicfarm node start" in cli("node", "address", exits=3).err
     (here / "data/admin.url").write_text("https://127.0.0.1:4711\n")
-    assert run(["node", "address"]) == 0
-    assert capsys.readouterr().out.startswith("https://127.0.0.1:4711?pin=sha256-")
+    assert cli("node", "address").out.startswith("https://127.0.0.1:4711?pin=sha256-")
 
 
-def test_directory_without_a_node_is_told_how_one_is_made(here: Path, capsys: Capture) -> None:
-    assert run(["node", "start"]) == 2
-    assert "`garlicfarm node init` makes a new farm" in capsys.readouterr().err
+def test_directory_without_a_node_is_told_how_one_is_made(here: Path, cli: Cli) -> None:
+    assert "`garlicfarm node init` makes a new farm" in cli("node", "start", exits=2).err
 
 
-def test_config_check_fresh_node_is_ok(here: Path, capsys: Capture) -> None:
-    assert run(["node", "init", "--host", "a.example"]) == 0
-    capsys.readouterr()
-    assert run(["config", "check"]) == 0
-    assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
+def test_config_check_fresh_node_is_ok(here: Path, cli: Cli) -> None:
+    cli("node", "init", "--host", "a.example")
+    assert cli("config", "check").out == f"{here / 'garlicfarm.toml'}: ok\n"
 
 
-def test_config_check_effective_prints_sources(here, capsys, monkeypatch):
+def test_config_check_effective_prints_sources(here, capsys, cli, monkeypatch):
     assert run(["node", "init", "--host", "a.example"]) == 0
     monkeypatch.setenv("GARLICFARM_LOG__LEVEL", "debug")
     capsys.readouterr()
-    assert run(["config", "check", "-o", "json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    rows = {row["key"]: row for row in json.loads(cli("config", "check", "-o", "json").out)["rows"]}
     assert rows["log.level"]["value"] == "debug"
     assert rows["log.level"]["source"] == "environment GARLICFARM_LOG__LEVEL"
     assert rows["node.id"] == {"key": "node.id", "value": 1, "source": "file"}
@@ -506,22 +490,20 @@ def test_config_check_effective_prints_sources(here, capsys, monkeypatch):
         "value": "",
         "source": "default",
     }
-    assert run(["config", "check", "--effective"]) == 0
-    printed = capsys.readouterr()
+    printed = cli("config", "check", "--effective")
     assert printed.err == f"{here / 'garlicfarm.toml'}: ok\n"
     lines = [line.split(maxsplit=2) for line in printed.out.splitlines()]
     assert ["listener[0].farms", "default", "[]"] in lines
     assert ["farm[0].algorithms", "default", '["MD5", "SHA-256"]'] in lines
 
 
-def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here: Path, capsys: Capture) -> None:
+def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here, capsys, cli):
     assert run(["node", "init", "--host", "a.example", "--master", encode(simulated_destination(1))]) == 0
     store = here / "data/farms/farm/log"
     rmtree(store)
     store.symlink_to("x" * 300)  # looking at it fails, as in somebody else's directory
     capsys.readouterr()
-    assert run(["config", "check"]) == 0
-    assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
+    assert cli("config", "check").out == f"{here / 'garlicfarm.toml'}: ok\n"
 
 
 def test_configuration_in_somebody_elses_directory_cannot_be_read(here, capsys, monkeypatch):
@@ -549,14 +531,13 @@ def test_node_that_cannot_say_where_it_is_ends_with_7(here, capfd, monkeypatch):
     assert capfd.readouterr().err.endswith(f"cannot write {here / 'data/admin.url.part'}: Is a directory\n")
 
 
-def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capture) -> None:
+def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capture, cli: Cli) -> None:
     assert run(["node", "init", "--host", "a.example"]) == 0
     (here / "data/secrets/farm.secret").chmod(0o644)
     with (here / "garlicfarm.toml").open("a") as file:
         file.write('[transport.pigeon]\n[farm.router]\nplugin = "simulated"\nsed = 1\n')
     capsys.readouterr()
-    assert run(["config", "check"]) == 2
-    output = capsys.readouterr()
+    output = cli("config", "check", exits=2)
     assert output.out == ""
     lines = output.err.splitlines()
     assert len(lines) == 3
@@ -581,15 +562,13 @@ def test_epoch_length_of_a_new_farm_is_the_one_that_was_given(tmp_path: Path, ca
     assert run(["node", "init", str(tmp_path / "none"), "--epoch-length", "0"]) == 2
 
 
-def test_commands_that_a_configuration_names_do_what_it_says_of_them(tmp_path, capsys):
+def test_commands_that_a_configuration_names_do_what_it_says_of_them(tmp_path, capsys, cli):
     assert run(["node", "init", str(tmp_path / "node")]) == 0
     file = tmp_path / "node" / "garlicfarm.toml"
     comment = " ".join(line for line in file.read_text().splitlines() if line.startswith("#"))
     check, effective = (line.split()[1:] for line in re.findall(r"`(garlicfarm [^`]+)`", comment))
     capsys.readouterr()
-    assert run([*check, "--config", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: ok\n"
-    assert run([*effective, "--config", str(file)]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert cli(*check, "--config", str(file)).out == f"{file}: ok\n"
+    rows = [line.split() for line in cli(*effective, "--config", str(file)).out.splitlines()]
     assert {"default", "file", "preset"} <= {row[1] for row in rows if len(row) > 1}
     assert "node.shutdown_timeout_s" in {row[0] for row in rows}

@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,16 @@ from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropp
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Genesis, create_store
 from tests.admin.fake_node import FakeFarm
-from tests.cli.test_cli_remote import Served
+from tests.cli.served import Cli, Served
 
 Capture = pytest.CaptureFixture[str]
 NEW = "ssl://d.example:27150?pin=sha256-abc"
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    for name in ("GARLICFARM_CONFIG", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("garlicfarm.cli.member.PATIENCE_S", 0.3)
     monkeypatch.setattr("garlicfarm.cli.member.CATCH_UP_POLL_S", 0.05)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm"])
-    with served.running():
-        yield served
 
 
 @pytest.fixture
@@ -47,10 +39,9 @@ def farm(served: Served) -> FakeFarm:
     return served.node.farm
 
 
-def test_member_list_shows_members_and_who_joins(farm: FakeFarm, capsys: Capture) -> None:
+def test_member_list_shows_members_and_who_joins(farm: FakeFarm, cli: Cli) -> None:
     farm.joining = {"id": 4, "endpoint": NEW, "match": 70, "last_index": 100}
-    assert run(["member", "list"]) == 0
-    out = capsys.readouterr().out
+    out = cli("member", "list").out
     assert [line.split(maxsplit=2) for line in out.splitlines()] == [
         ["ID", "ENDPOINT", "ROLE"],
         ["1", "ssl://127.0.0.1:27151", "leader"],
@@ -58,10 +49,8 @@ def test_member_list_shows_members_and_who_joins(farm: FakeFarm, capsys: Capture
         ["3", "ssl://127.0.0.1:27153", "unreachable"],
         ["4", "ssl://d.example:27150", "joining, 70 of 100"],
     ]
-    assert run(["member", "list", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == farm.members()
-    assert run(["member", "list", "-o", "jsonl"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[3])["endpoint"] == NEW
+    assert json.loads(cli("member", "list", "-o", "json").out) == farm.members()
+    assert json.loads(cli("member", "list", "-o", "jsonl").out.splitlines()[3])["endpoint"] == NEW
 
 
 @pytest.mark.parametrize(
@@ -73,15 +62,14 @@ def test_member_list_shows_members_and_who_joins(farm: FakeFarm, capsys: Capture
         (["remove", "2", "--force"], ("remove", 2, "", True, "local"), (2, 2, 1, 0)),
     ],
 )
-def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, arguments, asked, after):
+def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, cli, arguments, asked, after):
     assert run(["member", *arguments, "-o", "json"]) == 0
     assert farm.changes == [asked]
     body = json.loads(capsys.readouterr().out)
     assert (body["schema"], body["index"], body["term"]) == ("garlicfarm.member-change/1", 1, 3)
     assert tuple(body["before"].values()) == ("before", 3, 2, 2, 0)
     assert tuple(body["after"].values()) == ("after", *after)
-    assert run(["member", *arguments]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == [
+    assert cli("member", *arguments).out.splitlines()[0].split() == [
         "WHEN",
         "MEMBERS",
         "MAJORITY",
@@ -91,17 +79,18 @@ def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, arguments, 
     ]
 
 
-def test_removal_that_would_leave_too_few_is_not_even_asked_for(farm: FakeFarm, capsys: Capture) -> None:
-    assert run(["member", "remove", "2"]) == Exit.ERROR
-    said = capsys.readouterr().err
+def test_removal_that_would_leave_too_few_is_not_even_asked_for(farm: FakeFarm, cli: Cli) -> None:
+    said = cli("member", "remove", "2", exits=Exit.ERROR).err
     assert "now 2 of 3 members reachable, 2 needed; after the change 1 of 2" in said
     assert "--force" in said
     assert farm.changes == []
 
 
-def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Capture) -> None:
-    assert run(["node", "leave"]) == Exit.ERROR
-    assert "now 2 of 3 members reachable, 2 needed; after the change 1 of 2" in capsys.readouterr().err
+def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Capture, cli: Cli) -> None:
+    assert (
+        "now 2 of 3 members reachable, 2 needed; after the change 1 of 2"
+        in cli("node", "leave", exits=Exit.ERROR).err
+    )
     assert farm.changes == []
     assert run(["node", "leave", "--force", "-o", "json"]) == 0
     assert farm.changes == [("remove", 1, "", True, "local")]
@@ -109,10 +98,9 @@ def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Captu
 
 
 @pytest.mark.parametrize("refused", [Refusal.ID_USED_BEFORE, Refusal.JOINER_DOES_NOT_ANSWER])
-def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture, refused: Refusal) -> None:
+def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, cli: Cli, refused: Refusal) -> None:
     farm.post_error = ProposalDropped(refused)
-    assert run(["member", "add", "4", NEW]) == Exit.ERROR
-    told, said = capsys.readouterr()
+    told, said = cli("member", "add", "4", NEW, exits=Exit.ERROR)
     assert told == ""
     assert refused.replace("-", " ") in said
     assert "after the change 2 of 3" not in said
@@ -135,18 +123,17 @@ def test_refusal_that_passes_is_waited_for(farm, monkeypatch, passing):
     assert len(farm.changes) == 3
 
 
-def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(farm: FakeFarm, capsys: Capture) -> None:
+def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(farm: FakeFarm, cli: Cli) -> None:
     farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")
     for arguments in (["remove", "3"], ["remove", "1", "--force"]):
-        assert run(["member", *arguments]) == Exit.NO_QUORUM
-        said = capsys.readouterr().err
+        said = cli("member", *arguments, exits=Exit.NO_QUORUM).err
         assert "run this on its machine" in said
         assert "error: the leader is member 2 at ssl://b.example:1" in said
     farm.post_error = NoQuorum("nobody")
     assert run(["member", "remove", "3"]) == Exit.NO_QUORUM
 
 
-def test_server_that_takes_long_to_catch_up_is_waited_for(farm, capsys, monkeypatch):
+def test_server_that_takes_long_to_catch_up_is_waited_for(farm, cli, monkeypatch):
     joining = {"id": 4, "endpoint": NEW, "last_index": 900}
     seen = iter([None, *({**joining, "match": match} for match in (100, 500)), "member"])
     members = farm.members
@@ -160,16 +147,14 @@ def test_server_that_takes_long_to_catch_up_is_waited_for(farm, capsys, monkeypa
 
     monkeypatch.setattr(farm, "members", asked)
     farm.post_error = OutcomeUnknown("not known to be committed after 30 s")
-    assert run(["member", "add", "4", NEW, "-o", "json"]) == 0
-    told, said = capsys.readouterr()
+    told, said = cli("member", "add", "4", NEW, "-o", "json")
     assert json.loads(told)["index"] is None
     assert said.splitlines() == ["catching up: 100 of 900 entries", "catching up: 500 of 900 entries"]
 
 
-def test_server_that_is_given_up_has_an_unknown_outcome(farm: FakeFarm, capsys: Capture) -> None:
+def test_server_that_is_given_up_has_an_unknown_outcome(farm: FakeFarm, cli: Cli) -> None:
     farm.post_error = OutcomeUnknown("not known to be committed after 30 s")
-    assert run(["member", "add", "4", NEW]) == Exit.ERROR
-    assert "not known to be committed" in capsys.readouterr().err
+    assert "not known to be committed" in cli("member", "add", "4", NEW, exits=Exit.ERROR).err
 
 
 @pytest.mark.parametrize(
@@ -190,9 +175,8 @@ def test_command_line_without_sense_asks_nobody(served, capsys, arguments):
     assert not Path("t").exists()
 
 
-def test_leader_is_shown_and_hands_over(farm: FakeFarm, capsys: Capture) -> None:
-    assert run(["leader", "show"]) == 0
-    assert capsys.readouterr().out.split() == [
+def test_leader_is_shown_and_hands_over(farm: FakeFarm, cli: Cli) -> None:
+    assert cli("leader", "show").out.split() == [
         "LEADER",
         "ENDPOINT",
         "TERM",
@@ -200,24 +184,19 @@ def test_leader_is_shown_and_hands_over(farm: FakeFarm, capsys: Capture) -> None
         "ssl://127.0.0.1:27151?pin=sha256-abc",
         "3",
     ]
-    assert run(["leader", "show", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "garlicfarm.leader/1"
-    assert run(["leader", "stepdown"]) == 0
-    assert capsys.readouterr().out.split() == ["LEADER", "2"]
-    assert run(["leader", "stepdown", "--to", "3", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["leader"] == 3
+    assert json.loads(cli("leader", "show", "-o", "json").out)["schema"] == "garlicfarm.leader/1"
+    assert cli("leader", "stepdown").out.split() == ["LEADER", "2"]
+    assert json.loads(cli("leader", "stepdown", "--to", "3", "-o", "json").out)["leader"] == 3
     farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")
-    assert run(["leader", "stepdown"]) == Exit.NO_QUORUM
-    said = capsys.readouterr().err
+    said = cli("leader", "stepdown", exits=Exit.NO_QUORUM).err
     assert "run this on its machine" in said
     assert "error: the leader is member 2 at" in said
 
 
-def test_farm_without_leader_is_said_by_the_exit_code(farm, capsys, monkeypatch):
+def test_farm_without_leader_is_said_by_the_exit_code(farm, cli, monkeypatch):
     status = farm.status()
     monkeypatch.setattr(farm, "status", lambda: {**status, "leader": None})
-    assert run(["leader", "show"]) == Exit.NO_QUORUM
-    assert "has no leader now, as far as node 1 knows" in capsys.readouterr().err
+    assert "has no leader now, as far as node 1 knows" in cli("leader", "show", exits=Exit.NO_QUORUM).err
     farm.post_error = NoQuorum("nobody took over the leadership in time")
     assert run(["leader", "stepdown"]) == Exit.NO_QUORUM
 
@@ -237,10 +216,9 @@ def store(served: Served) -> Path:
     return data
 
 
-def test_token_holds_what_a_new_member_has_to_know(served, store, capsys, monkeypatch):
+def test_token_holds_what_a_new_member_has_to_know(served, store, cli, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1000.5)
-    assert run(["member", "token", "--out", "-", "--expires", "90m"]) == 0
-    told, said = capsys.readouterr()
+    told, said = cli("member", "token", "--out", "-", "--expires", "90m")
     token = decode_token(told)
     assert (token.id, token.farm, token.application, token.expires_s) == (8, "farm", "publisher", 1000 + 5400)
     assert (token.farm_id, token.farm_secret) == (bytes(16), bytes(range(32)))
@@ -249,16 +227,14 @@ def test_token_holds_what_a_new_member_has_to_know(served, store, capsys, monkey
     assert token.epoch_length == 70
     assert "can pose as any member" in said
     assert told.strip() not in said
-    assert run(["member", "token", "--out", "-", "--id", "12"]) == 0
-    assert decode_token(capsys.readouterr().out).id == 12
+    assert decode_token(cli("member", "token", "--out", "-", "--id", "12").out).id == 12
     assert run(["member", "token", "--out", "-", "--id", "7"]) == Exit.USAGE, "7 was a member's once"
 
 
-def test_token_is_not_made_during_a_rotation(served: Served, store: Path, capsys: Capture) -> None:
+def test_token_is_not_made_during_a_rotation(served: Served, store: Path, cli: Cli) -> None:
     with (store / "secrets" / "farm.secret").open("a") as file:
         file.write("A" * 43 + "\n")
-    assert run(["member", "token", "--out", "t"]) == Exit.USAGE
-    assert "finish the rotation" in capsys.readouterr().err
+    assert "finish the rotation" in cli("member", "token", "--out", "t", exits=Exit.USAGE).err
     assert not Path("t").exists()
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.plugins import CONTRACTS, FEEDS, PluginOption, list_plugins, options_of
+from tests.cli.served import Cli
 from tests.own_application import install_key_value
 
 
@@ -36,9 +36,8 @@ def test_options_are_those_of_the_plugins_config() -> None:
     )
 
 
-def test_json_has_every_plugin_and_a_meaning_for_each_option(capsys):
-    assert run(["plugins", "-o", "json"]) == 0
-    body = json.loads(capsys.readouterr().out)
+def test_json_has_every_plugin_and_a_meaning_for_each_option(cli):
+    body = json.loads(cli("plugins", "-o", "json").out)
     assert body["schema"] == "garlicfarm.plugins/1"
     assert [(row["kind"], row["name"]) for row in body["rows"]] == [
         (kind, plugin.name) for kind, (group, _) in CONTRACTS.items() for plugin in list_plugins(group)
@@ -59,15 +58,13 @@ def test_json_has_every_plugin_and_a_meaning_for_each_option(capsys):
     assert (hops["type"], hops["default"], hops["required"]) == ("integer from 0 to 7", 3, False)
 
 
-def test_jsonl_has_a_line_for_each_plugin(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plugins", "-o", "jsonl"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_jsonl_has_a_line_for_each_plugin(cli: Cli) -> None:
+    rows = [json.loads(line) for line in cli("plugins", "-o", "jsonl").out.splitlines()]
     assert len(rows) == sum(len(list_plugins(group)) for group, _ in CONTRACTS.values())
 
 
-def test_table_shows_where_each_plugin_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plugins"]) == 0
-    out = capsys.readouterr().out
+def test_table_shows_where_each_plugin_is_configured(cli: Cli) -> None:
+    out = cli("plugins").out
     for line in (
         "[transport.ssl]  (garlicfarm ",
         '[farm.router] plugin = "i2pcontrol"  (garlicfarm ',
@@ -80,34 +77,31 @@ def test_table_shows_where_each_plugin_is_configured(capsys: pytest.CaptureFixtu
     assert "no options" in out
 
 
-def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(capsys, monkeypatch):
+def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(cli, monkeypatch):
     absent = EntryPoint("absent", "no_such_module:Feed", FEEDS)
     installed = {FEEDS: (absent,)}
     monkeypatch.setattr("garlicfarm.plugins.entry_points", lambda group, name=None: installed.get(group, ()))
-    assert run(["plugins", "-o", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    (row,) = json.loads(cli("plugins", "-o", "json").out)["rows"]
     assert (row["name"], row["options"]) == ("absent", [])
     assert "no_such_module" in row["problem"]
-    assert run(["plugins"]) == 0
-    assert "No module named 'no_such_module'" in " ".join(capsys.readouterr().out.split())
+    assert "No module named 'no_such_module'" in " ".join(cli("plugins").out.split())
 
 
-def test_installed_application_is_made_checked_and_listed_under_its_own_name(tmp_path, capsys, monkeypatch):
+def test_installed_application_is_made_checked_and_listed_under_its_own_name(tmp_path, cli, monkeypatch):
     install_key_value(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert run(["node", "init", "--host", "a.example", "--application", "key-value"]) == 0
     assert run(["config", "check"]) == 0
-    assert run(["plugins"]) == 0
-    said = capsys.readouterr()
+    said = cli("plugins")
     assert '[[farm]] application = "key-value"  (my-package 1.0)' in said.out
     assert "warning" not in said.err
-    assert run(["node", "init", "other", "--application", "key-valu"]) == 2
-    assert "did you mean 'key-value'?" in capsys.readouterr().err
+    assert (
+        "did you mean 'key-value'?" in cli("node", "init", "other", "--application", "key-valu", exits=2).err
+    )
 
 
-def test_application_under_the_name_of_one_in_the_house_is_refused(tmp_path, capsys, monkeypatch):
+def test_application_under_the_name_of_one_in_the_house_is_refused(tmp_path, cli, monkeypatch):
     install_key_value(tmp_path, monkeypatch, name="log")
     monkeypatch.chdir(tmp_path)
     assert run(["node", "init", "--application", "log"]) == 0
-    assert run(["config", "check"]) == 2
-    assert "my-package brings an application 'log', which is built in" in capsys.readouterr().err
+    assert "my-package brings an application 'log', which is built in" in cli("config", "check", exits=2).err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garlicfarm.cli import publish, run
-from tests.cli.test_cli_remote import Served
+from tests.cli.served import Cli, Served
 
 Capture = pytest.CaptureFixture[str]
 
@@ -64,21 +62,9 @@ class PublishingFarm:
 WHY = ["not eligible: its mode is off"]
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    for name in ("GARLICFARM_CONFIG", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm"])
-    with served.running():
-        yield served
-
-
-def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(served, capsys):
+def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(served, cli):
     PublishingFarm(served)
-    assert run(["publish", "now", "-o", "jsonl"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert json.loads(cli("publish", "now", "-o", "jsonl").out) == {
         "index": 1,
         "term": 3,
         "publisher": 2,
@@ -87,20 +73,18 @@ def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(s
     assert served.node.farm.log[0].value == repr(("publish", {}, "local")).encode()
 
 
-def test_publish_now_shows_when_it_was_published_as_a_date(served: Served, capsys: Capture) -> None:
+def test_publish_now_shows_when_it_was_published_as_a_date(served: Served, cli: Cli) -> None:
     PublishingFarm(served)
-    assert run(["publish", "now"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert cli("publish", "now").out.splitlines() == [
         "INDEX  TERM  PUBLISHER  LAST PUBLISHED",
         "1      3     2          2027-01-15 08:00:05Z",
     ]
 
 
-def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(served, capsys):
+def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(served, capsys, cli):
     farm = PublishingFarm(served)
     farm.can_publish, farm.problems = [], [NOBODY]
-    assert run(["publish", "now"]) == 1
-    assert capsys.readouterr().err == f"error: nothing was ordered: {NOBODY}; {NO_PUBLISHER}\n"
+    assert cli("publish", "now", exits=1).err == f"error: nothing was ordered: {NOBODY}; {NO_PUBLISHER}\n"
     farm.publisher = None
     assert run(["publish", "now"]) == 1
     why = "no member is eligible (member 3: its mode is off)"
@@ -109,26 +93,22 @@ def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(ser
 
 
 @pytest.mark.parametrize("options", [["--timeout", "0.5"], []])
-def test_publish_now_that_is_not_obeyed_ends_at_a_deadline_with_the_reason(
-    served: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
+def test_publish_now_that_is_not_obeyed_ends_at_a_deadline_with_the_reason(served, cli, monkeypatch, options):
     monkeypatch.setattr(publish, "PATIENCE_S", -1.5)  # of two intervals, 2 s, half a second is left
     farm = PublishingFarm(served, takes=10**9)
     farm.problems = ["member 2 is to publish and reports that it does not"]
-    assert run(["publish", "now", *options]) == 124
-    assert capsys.readouterr().err == (
+    assert cli("publish", "now", *options, exits=124).err == (
         "error: the order is entry 1, and within 0.5 s member 2 did not report that it published; "
         "member 2 is to publish and reports that it does not\n"
     )
     assert len(served.node.farm.log) == 1
 
 
-def test_publish_now_in_a_farm_that_publishes_nothing_is_an_error(served: Served, capsys: Capture) -> None:
-    assert run(["publish", "now"]) == 1
-    assert "the farm is of the application log" in capsys.readouterr().err
+def test_publish_now_in_a_farm_that_publishes_nothing_is_an_error(served: Served, cli: Cli) -> None:
+    assert "the farm is of the application log" in cli("publish", "now", exits=1).err
 
 
-def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, capsys):
+def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, cli):
     farm = PublishingFarm(served)
     farm.problems = [NOBODY]
     served.commit(b"an order")
@@ -136,8 +116,7 @@ def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, ca
     told = {"plugin": "hooks", "required": True, "problems": ["it hangs"]}
     status["publishers"] = [told | {"state": "publishing", "since_ms": T0, "until_ms": T0 + 90_000}]
     served.node.farm.status = lambda: status  # type: ignore[method-assign]
-    assert run(["publish", "show"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert cli("publish", "show").out.splitlines() == [
         "farm farm: publisher 2 since index 7, 2027-01-15 08:00:00Z; it publishes",
         "  last published  2027-01-15 08:00:01Z",
         "  can publish     2",
@@ -146,15 +125,13 @@ def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, ca
         f"  problem         {NOBODY}",
         "  node 1, hooks: publishing since 2027-01-15 08:00:00Z, until 2027-01-15 08:01:30Z; it hangs",
     ]
-    assert run(["publish", "show", "-o", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(cli("publish", "show", "-o", "json").out)
     assert (shown["schema"], shown["since_ms"], shown["publishing"]) == ("garlicfarm.publish/1", T0, True)
 
 
-def test_publish_show_names_the_reason_why_there_is_no_publisher(served: Served, capsys: Capture) -> None:
+def test_publish_show_names_the_reason_why_there_is_no_publisher(served: Served, cli: Cli) -> None:
     PublishingFarm(served).publisher = None
-    assert run(["publish", "show"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("publish", "show").out.splitlines()
     assert lines[0] == "farm farm: no publisher"
     assert lines[-2:] == [
         "  problem         no member is eligible (member 3: its mode is off)",

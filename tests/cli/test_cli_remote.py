@@ -8,11 +8,7 @@ import pty
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,87 +22,12 @@ from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import AuthError, ConfigError, NoQuorum, NotLeader, OutcomeUnknown
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode
-
-CONFIG = """
-version = 1
-[node]
-id = 1
-[admin]
-url = "https://127.0.0.1:27151"
-[[listener]]
-url = "ssl://127.0.0.1:0"
-[[farm]]
-name = "farm"
-endpoint = "ssl://127.0.0.1:27150"
-"""
+from tests.admin.fake_node import PASSWORDS
+from tests.cli.served import Served, serving
 
 
-class Served:
-    """A fake node in a thread of its own, as another program would run it, and its configuration."""
-
-    def __init__(self, directory: Path, farms: list[str]) -> None:
-        self.node = FakeNode(directory / "data", farms)
-        self.config = directory / "garlicfarm.toml"
-        self.config.write_text(CONFIG)
-        self._ready = threading.Event()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=trio.run, args=[self._main])
-        thread.start()
-        assert self._ready.wait(240)
-        try:
-            yield
-        finally:
-            trio.from_thread.run_sync(self._end.set, trio_token=self._token)
-            thread.join(60)
-
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._end = trio.Event()
-        async with self.node.running() as self.url:
-            (self.node.data_dir / "admin.url").write_text(self.url + "\n")
-            self._ready.set()
-            await self._end.wait()
-
-    def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
-        return trio.from_thread.run_sync(self.node.farm.commit, value, kind, trio_token=self._token)
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A node of this machine, found through the configuration in the current directory."""
-    for name in ("GARLICFARM_CONFIG", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm"])
-    with served.running():
-        yield served
-
-
-@pytest.fixture
-def spawn(served: Served, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start the command as a process of its own; ended with the test."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        command = [sys.executable, "-m", "garlicfarm", *arguments]
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        processes.append(subprocess.Popen(command, cwd=tmp_path, env=environ, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, capsys):
-    assert run(["status"]) == 0
-    head, columns, *rows = capsys.readouterr().out.splitlines()
+def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, cli):
+    head, columns, *rows = cli("status").out.splitlines()
     assert head == "farm farm: leader 1, publisher 1, term 3, commit 0, quorum, can lose 0 more"
     assert columns.split()[:4] == ["ID", "ENDPOINT", "ROLE", "PUBLISHER"]
     assert [row.split()[:4] for row in rows] == [
@@ -118,20 +39,18 @@ def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, capsys):
     assert "2.1 ms" in rows[1]
 
 
-def test_status_off_a_terminal_says_what_its_publishers_do(served, capsys):
+def test_status_off_a_terminal_says_what_its_publishers_do(served, cli):
     body = served.node.farm.status()
     body["publishers"] = [
         {"plugin": "i2cp", "state": "not ready", "since_ms": None, "until_ms": None, "problems": ["\x1bno"]}
     ]
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
-    assert run(["status"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "node 1, publisher i2cp: not ready; \\u001bno"
+    assert cli("status").out.splitlines()[-1] == "node 1, publisher i2cp: not ready; \\u001bno"
 
 
 @pytest.mark.parametrize("output", ["json", "jsonl"])
-def test_status_as_json_is_the_nodes_own_body(served, capsys, output):
-    assert run(["status", "-o", output]) == 0
-    out = capsys.readouterr().out
+def test_status_as_json_is_the_nodes_own_body(served, cli, output):
+    out = cli("status", "-o", output).out
     assert json.loads(out) == served.node.farm.status()
     assert (out.count("\n") == 1) == (output == "jsonl")
 
@@ -161,11 +80,10 @@ def test_status_watched_off_a_terminal_is_one_line_each_time(spawn):
         assert json.loads(process.stdout.readline())["schema"] == "garlicfarm.status/1"
 
 
-def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, capsys):
+def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, cli):
     (tmp_path / "entry").write_bytes(b"from a file \xff")
     assert run(["log", "post", "entry"]) == 0
-    assert run(["log", "post", "entry", "-o", "json"]) == 0
-    first, _, rest = capsys.readouterr().out.partition("\n")
+    first, _, rest = cli("log", "post", "entry", "-o", "json").out.partition("\n")
     assert first == "1"
     assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
     process = spawn("log", "post", stdin=subprocess.PIPE)
@@ -175,10 +93,9 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, c
     assert served.node.farm.posted_by == ["local"] * 3
 
 
-def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(served, spawn, tmp_path, capsys):
+def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(served, spawn, tmp_path, cli):
     (tmp_path / "entry").touch()
-    assert run(["log", "post", "entry"]) == 2
-    assert "entry is empty; an entry has one byte or more" in capsys.readouterr().err
+    assert "entry is empty; an entry has one byte or more" in cli("log", "post", "entry", exits=2).err
     process = spawn("log", "post", stdin=subprocess.DEVNULL)
     out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, b"")
@@ -277,9 +194,11 @@ def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(served
     ]
 
 
-def test_log_post_in_batches_has_no_outcomes_in_one_object(served, capsys):
-    assert run(["log", "post", "--batch", "8", "garlicfarm.toml", "-o", "json"]) == 2
-    assert "choose -o table or -o jsonl" in capsys.readouterr().err
+def test_log_post_in_batches_has_no_outcomes_in_one_object(served, cli):
+    assert (
+        "choose -o table or -o jsonl"
+        in cli("log", "post", "--batch", "8", "garlicfarm.toml", "-o", "json", exits=2).err
+    )
     assert served.node.farm.log == []
 
 
@@ -338,7 +257,7 @@ def test_log_tail_whose_reader_leaves_ends_quietly(served, spawn):
     assert process.wait(240) == 1
 
 
-def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tmp_path, capsys):
+def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tmp_path, cli):
     password = tmp_path / "password"
     password.touch(0o600)
     password.write_text("rita's word\n")
@@ -349,12 +268,13 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tm
     assert run(["status", "--node", pinned, *reader[2:]]) == 0
     assert run(["status", "--node", pinned, *reader[2:], "--farm", "barn"]) == 2
     assert run(["status", *reader, "--ca", str(served.node.certificate)]) == 0
-    assert run(["log", "post", "password", *reader, "--pin", served.node.pin]) == 4
-    assert "needs the role writer" in capsys.readouterr().err
+    assert (
+        "needs the role writer"
+        in cli("log", "post", "password", *reader, "--pin", served.node.pin, exits=4).err
+    )
     assert run(["status", *reader, "--pin", "sha256:" + "00" * 32]) == 4
     password.write_text("wrong")
-    assert run(["status", *reader, "--pin", served.node.pin]) == 4
-    assert "user or the password is wrong" in capsys.readouterr().err
+    assert "user or the password is wrong" in cli("status", *reader, "--pin", served.node.pin, exits=4).err
     password.chmod(0o644)
     assert run(["status", *reader, "--pin", served.node.pin]) == 2
     assert run(["status", "--node", served.url]) == 2
@@ -362,7 +282,7 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tm
 
 
 @pytest.mark.parametrize("code", [2, 3, 5, 124])
-def test_command_that_gets_no_answer_says_why_by_its_exit_code(served, tmp_path, capsys, code):
+def test_command_that_gets_no_answer_says_why_by_its_exit_code(served, tmp_path, cli, code):
     arguments = ["log", "post", str(tmp_path / "garlicfarm.toml")]
     if code == 2:
         served.config.unlink()
@@ -374,28 +294,21 @@ def test_command_that_gets_no_answer_says_why_by_its_exit_code(served, tmp_path,
     else:
         served.node.farm.post_blocks = True
         arguments += ["--timeout", "0.5"]
-    assert run(arguments) == code
-    captured = capsys.readouterr()
+    captured = cli(*arguments, exits=code)
     assert captured.out == ""
     assert captured.err.startswith("error: ")
 
 
-def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(tmp_path, capsys):
+def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(tmp_path, cli):
     member = MemberPlan(endpoint="ssl://127.0.0.1:1", admin_url="https://127.0.0.1:0")
     directory = create_farm(tmp_path / "out", {1: member}, FarmPlan(name="farm")).directories[1]
-    assert run(["status", "--config", str(directory / "garlicfarm.toml")]) == 3
-    assert "no node runs in" in capsys.readouterr().err
+    assert "no node runs in" in cli("status", "--config", str(directory / "garlicfarm.toml"), exits=3).err
 
 
-def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
-    served = Served(tmp_path, ["farm", "other"])
-    with served.running():
-        assert run(["status"]) == 2
-        assert "--farm is needed: this node has farm, other" in capsys.readouterr().err
-        assert run(["status", "--farm", "other", "-o", "json"]) == 0
-        assert json.loads(capsys.readouterr().out)["farm"] == "other"
+def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, cli):
+    with serving(tmp_path, monkeypatch, "farm", "other"):
+        assert "--farm is needed: this node has farm, other" in cli("status", exits=2).err
+        assert json.loads(cli("status", "--farm", "other", "-o", "json").out)["farm"] == "other"
 
 
 @pytest.mark.parametrize(
@@ -408,14 +321,13 @@ def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, caps
         (["log", "tail", "--follow"], "the log was followed"),
     ],
 )
-def test_deadline_that_passes_says_what_was_waited_for(served, capsys, monkeypatch, arguments, waited_for):
+def test_deadline_that_passes_says_what_was_waited_for(served, cli, monkeypatch, arguments, waited_for):
     served.node.farm.post_blocks = True
     entry = Path("entry")
     entry.write_bytes(b"one")
     if arguments == ["log", "post"]:
         arguments = [*arguments, str(entry)]
-    assert run([*arguments, "--timeout", "2"]) == 124
-    assert f"error: --timeout of 2 s passed: {waited_for}" in capsys.readouterr().err
+    assert f"error: --timeout of 2 s passed: {waited_for}" in cli(*arguments, "--timeout", "2", exits=124).err
 
 
 def test_deadline_that_passes_without_an_answer_names_the_node(served, capsys):

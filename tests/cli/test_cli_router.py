@@ -14,6 +14,7 @@ from garlicfarm.errors import NotSupported
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.router import RouterStatus, figures
 from garlicfarm_plugin_simulated import SimulatedRouter, simulated_status
+from tests.cli.served import Cli
 
 Capture = pytest.CaptureFixture[str]
 
@@ -100,11 +101,10 @@ def test_leaf_that_the_router_cannot_be_asked_of_is_posted_bare(configure, capsy
     assert [row["key"] for row in shown(capsys)][-1] == "destinations[0].destination"
 
 
-def test_leaf_of_another_router_is_shown_and_exits_1(configure, capsys: Capture) -> None:
+def test_leaf_of_another_router_is_shown_and_exits_1(configure, cli: Cli) -> None:
     other = base64(simulated_destination(4))
     configure(farm(SIMULATED, LEAVES.format(other), LEAVES.format(LEAF)))
-    assert run(["router", "show", "-o", "jsonl"]) == 1
-    output = capsys.readouterr()
+    output = cli("router", "show", "-o", "jsonl", exits=1)
     rows = [json.loads(line) for line in output.out.splitlines()]
     keys = [row["key"] for row in rows if row["key"].startswith("destinations")]
     assert keys[:3] == [
@@ -130,10 +130,9 @@ def test_plugin_that_names_no_origins_is_named_itself(configure, capsys, monkeyp
     assert {row["origin"] for row in shown(capsys)} == {"plugin simulated", "not reported"}
 
 
-def test_table_has_a_line_a_figure_and_cuts_long_values(configure, capsys: Capture) -> None:
+def test_table_has_a_line_a_figure_and_cuts_long_values(configure, cli: Cli) -> None:
     configure(farm(SIMULATED, LEAVES.format(LEAF)))
-    assert run(["router", "show"]) == 0
-    header, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    header, *lines = [line.split() for line in cli("router", "show").out.splitlines()]
     assert header == ["FARM", "KEY", "VALUE", "UNIT", "ORIGIN"]
     assert ["farm", "router.lastPublishedRI", "-", "-", "not", "reported"] in lines
     assert ["farm", "router.jobLag", str(simulated_status(3, 0).job_lag), "ms", "simulated"] in lines
@@ -148,10 +147,9 @@ def test_several_farms_are_all_shown_or_the_one_asked_for(configure, capsys: Cap
 
 
 @pytest.mark.parametrize("name", ["log", "absent"])
-def test_farm_that_posts_no_figures_is_wrong_usage(configure, capsys: Capture, name: str) -> None:
+def test_farm_that_posts_no_figures_is_wrong_usage(configure, cli: Cli, name: str) -> None:
     configure(farm(SIMULATED, name="north"), farm(name="log", application="log"))
-    assert run(["router", "show", "--farm", name]) == 2
-    output = capsys.readouterr()
+    output = cli("router", "show", "--farm", name, exits=2)
     assert output.out == ""
     assert output.err.endswith(
         "only farms of the application publisher post a router's figures; it has of these: north\n"
@@ -166,9 +164,8 @@ def test_farm_that_posts_no_figures_is_wrong_usage(configure, capsys: Capture, n
         ('[farm.router]\nplugin = "i2pcontrol"\npassword_file = "absent"\n', "router.password_file"),
     ],
 )
-def test_router_that_cannot_be_made_is_wrong_configuration(configure, capsys, table, expected):
+def test_router_that_cannot_be_made_is_wrong_configuration(configure, cli, table, expected):
     configure(farm(table))
-    assert run(["router", "show"]) == 2
-    output = capsys.readouterr()
+    output = cli("router", "show", exits=2)
     assert output.out == ""
     assert expected in output.err

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.setup.provision import MemberPlan, create_node
-from tests.cli.test_cli_remote import Served
+from tests.cli.served import Served
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A node of this machine, found through the configuration in the current directory."""
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm"])
-    with served.running():
-        yield served
 
 
 UNMET = {

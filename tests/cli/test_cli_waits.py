@@ -67,10 +67,9 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("log tail -f", "an answer from"),
     ],
 )
-def test_command_that_waits_for_a_node_says_so_on_stderr(command, what, url, capsys):
+def test_command_that_waits_for_a_node_says_so_on_stderr(command, what, url, cli):
     Path("lines").write_text("an entry\n")
-    assert run(command.split()) == 130
-    output = capsys.readouterr()
+    output = cli(*command.split(), exits=130)
     assert output.out == ""
     line = output.err.splitlines()[0]
     assert line == f"0 s: waiting for {what} {url}" or line == f"0 s: waiting for {what}"

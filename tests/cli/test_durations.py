@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
-from garlicfarm.cli import run
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Seconds
+from tests.cli.served import Cli
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,11 @@ def test_anything_else_is_none(text: str) -> None:
     assert parse_ms(text) is None
 
 
-def test_timeout_is_a_duration_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["wait", "--for", "leader", "--timeout", "0s"]) == 2
-    assert f"'0s' must be {DURATION_RULE}, and more than 0" in capsys.readouterr().err
+def test_timeout_is_a_duration_like_any_other(cli: Cli) -> None:
+    assert (
+        f"'0s' must be {DURATION_RULE}, and more than 0"
+        in cli("wait", "--for", "leader", "--timeout", "0s", exits=2).err
+    )
     context = click.Context(click.Command("wait"))
     assert [Seconds().convert(text, None, context) for text in ("5s", "5", "1.5m", "0.5")] == [5, 5, 90, 0.5]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from garlicfarm.cli.say import put, say
 from garlicfarm.errors import EntryRefused, ProposalDropped
 from garlicfarm.printable import printable, printable_json
 from garlicfarm.refusals import Refusal
-from tests.cli.test_cli_remote import Served
+from tests.cli.served import Served
 from tests.publishing.dated_log import due_member_1
 
 OBEYED = [
@@ -37,18 +36,11 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A node of this machine that says `EVIL` wherever it says a text."""
-    for name in ("GARLICFARM_CONFIG", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
-    monkeypatch.chdir(tmp_path)
-    served = Served(tmp_path, ["farm"])
-    farm = served.node.farm
+def served(served: Served) -> Served:
+    """It says `EVIL` wherever it says a text."""
     for name in ("status", "ranking", "policy", "members"):
-        setattr(farm, name, _evil(getattr(farm, name)))
-    with served.running():
-        yield served
+        setattr(served.node.farm, name, _evil(getattr(served.node.farm, name)))
+    return served
 
 
 KEPT = {"because", "schema", "role", "endpoint", "hash", "mode", "state", "farm"}

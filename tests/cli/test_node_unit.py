@@ -61,10 +61,12 @@ def test_unit_that_is_printed_names_this_program_and_the_node(printed: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["a node", "100%", 'the "node"'])
-def test_path_that_systemd_would_read_otherwise_is_refused(name, tmp_path, capsys):
+def test_path_that_systemd_would_read_otherwise_is_refused(name, tmp_path, cli):
     assert run(["node", "init", str(tmp_path / name)]) == 0
-    assert run(["node", "unit", "--config", str(tmp_path / name / "garlicfarm.toml")]) == 2
-    assert "systemd needs a path without blanks" in capsys.readouterr().err
+    assert (
+        "systemd needs a path without blanks"
+        in cli("node", "unit", "--config", str(tmp_path / name / "garlicfarm.toml"), exits=2).err
+    )
 
 
 @pytest.mark.systemd
