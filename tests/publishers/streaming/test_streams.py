@@ -95,6 +95,16 @@ class Play:
         return self.streams.take_events()
 
 
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+@pytest.fixture
+def stream(play: Play) -> Stream:
+    return play.open()
+
+
 def syn(
     *,
     peer: DestinationKeys = PEER,
@@ -134,8 +144,7 @@ def from_peer(sequence: int = 0, destination: bytes = PEER.destination) -> Packe
 # SYN
 
 
-def test_syn_opens_a_stream_and_is_answered() -> None:
-    play = Play()
+def test_syn_opens_a_stream_and_is_answered(play: Play) -> None:
     (answer,) = play.give(syn(data=b"GET"), signed_by=PEER)
     opened, readable = play.events
     assert isinstance(opened, Opened)
@@ -164,15 +173,13 @@ def test_syn_answer_of_a_bundle_carries_its_offline_signature() -> None:
 @pytest.mark.parametrize(
     ("offered", "used"), [(1812, 1812), (1730, 1730), (None, 1730), (60_000, 1812), (100, 512), (0, 1730)]
 )
-def test_data_of_a_packet_is_the_smaller_of_both_limits(offered: int | None, used: int) -> None:
-    play = Play()
+def test_data_of_a_packet_is_the_smaller_of_both_limits(play: Play, offered: int | None, used: int) -> None:
     stream = play.open(max_data=offered)
     stream.write(bytes(3000))
     assert len(play.take()[0].data) == used
 
 
-def test_syn_that_comes_again_gets_its_answer_again_but_opens_nothing() -> None:
-    play = Play()
+def test_syn_that_comes_again_gets_its_answer_again_but_opens_nothing(play: Play) -> None:
     (answer,) = play.give(syn(), signed_by=PEER)
     assert play.give(syn(), signed_by=PEER) == []
     play.now_s += 1.0
@@ -180,15 +187,12 @@ def test_syn_that_comes_again_gets_its_answer_again_but_opens_nothing() -> None:
     assert len(play.streams) == 1
 
 
-def test_syn_for_another_destination_is_refused() -> None:
-    play = Play()
+def test_syn_for_another_destination_is_refused(play: Play) -> None:
     assert play.give(syn(service=PEERS[1].destination), signed_by=PEER) == []
     assert play.streams.refused == {"SYN for another destination": 1}
 
 
-def test_syn_of_a_stream_that_has_ended_opens_nothing() -> None:
-    play = Play()
-    stream = play.open()
+def test_syn_of_a_stream_that_has_ended_opens_nothing(play: Play, stream: Stream) -> None:
     play.give(to(stream, 1, flags=RESET), signed_by=PEER)
     play.streams.take_events()
     assert play.give(syn(), signed_by=PEER) == []
@@ -211,15 +215,13 @@ def test_syn_of_a_stream_that_has_ended_opens_nothing() -> None:
         (from_peer(destination=bytes(387)), PEER, "unsupported key type"),
     ],
 )
-def test_syn_that_is_not_in_order_is_refused(packet: Packet, signed_by: Any, cause: str) -> None:
-    play = Play()
+def test_syn_that_is_not_in_order_is_refused(play: Play, packet: Packet, signed_by: Any, cause: str) -> None:
     assert play.give(packet, signed_by=signed_by) == []
     assert play.streams.refused == {cause: 1}
     assert len(play.streams) == 0
 
 
-def test_packets_before_their_syn_wait_for_it() -> None:
-    play = Play()
+def test_packets_before_their_syn_wait_for_it(play: Play) -> None:
     assert play.give(Packet(0, PEER_ID, 2, 0, flags=NO_ACK, data=b"two")) == []
     assert play.give(Packet(0, PEER_ID, 1, 0, flags=NO_ACK, data=b"one")) == []
     play.give(syn(), signed_by=PEER)
@@ -297,8 +299,7 @@ def test_streams_that_never_acknowledge_make_room_for_others() -> None:
     assert len(play.streams) == 3
 
 
-def test_syn_answer_that_is_never_acknowledged_ends_the_stream() -> None:
-    play = Play()
+def test_syn_answer_that_is_never_acknowledged_ends_the_stream(play: Play) -> None:
     play.give(syn(), signed_by=PEER)
     stream = play.events[0].stream
     sent = [play.after(seconds) for seconds in (8.9, 0.2, 18.0, 36.0)]
@@ -310,9 +311,7 @@ def test_syn_answer_that_is_never_acknowledged_ends_the_stream() -> None:
 # data
 
 
-def test_data_is_acknowledged_after_a_tenth_of_the_round_trip() -> None:
-    play = Play()
-    stream = play.open()
+def test_data_is_acknowledged_after_a_tenth_of_the_round_trip(play: Play, stream: Stream) -> None:
     assert play.give(to(stream, 1, data=b"data")) == []
     assert play.streams.wake_s == pytest.approx(play.now_s + 0.01)
     (ack,) = play.after(0.01)
@@ -320,9 +319,7 @@ def test_data_is_acknowledged_after_a_tenth_of_the_round_trip() -> None:
     assert play.after(0.01) == []
 
 
-def test_missing_packets_are_named_at_once() -> None:
-    play = Play()
-    stream = play.open()
+def test_missing_packets_are_named_at_once(play: Play, stream: Stream) -> None:
     (ack,) = play.give(to(stream, 4, data=b"4"))
     assert (ack.ack_through, ack.nacks) == (4, (1, 2, 3))
     (ack,) = play.give(to(stream, 2, data=b"2"))
@@ -333,44 +330,34 @@ def test_missing_packets_are_named_at_once() -> None:
     assert stream.read(100) == b"1234"
 
 
-def test_packet_that_comes_again_is_acknowledged_at_once_and_read_once() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_that_comes_again_is_acknowledged_at_once_and_read_once(play: Play, stream: Stream) -> None:
     play.give(to(stream, 1, data=b"1"))
     (ack,) = play.give(to(stream, 1, data=b"1"))
     assert ack.ack_through == 1
     assert stream.read(100) == b"1"
 
 
-def test_packet_ahead_that_comes_again_is_kept_once() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_ahead_that_comes_again_is_kept_once(play: Play, stream: Stream) -> None:
     play.give(to(stream, 2, data=b"22"))
     play.give(to(stream, 2, data=b"22"))
     assert play.streams.buffered == 2
 
 
-def test_many_packets_are_acknowledged_without_delay() -> None:
-    play = Play()
-    stream = play.open()
+def test_many_packets_are_acknowledged_without_delay(play: Play, stream: Stream) -> None:
     for sequence in range(1, 16):
         assert play.give(to(stream, sequence, data=b"x")) == []
     (ack,) = play.give(to(stream, 16, data=b"x"))
     assert ack.ack_through == 16
 
 
-def test_packet_that_asks_for_it_is_acknowledged_at_once() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_that_asks_for_it_is_acknowledged_at_once(play: Play, stream: Stream) -> None:
     packet = to(stream, 1, data=b"1", flags=DELAY_REQUESTED)
     packet.delay_ms = 0
     (ack,) = play.give(packet)
     assert ack.ack_through == 1
 
 
-def test_data_acknowledges_so_that_no_ack_follows() -> None:
-    play = Play()
-    stream = play.open()
+def test_data_acknowledges_so_that_no_ack_follows(play: Play, stream: Stream) -> None:
     play.give(to(stream, 1, data=b"question"))
     stream.write(b"answer")
     (answer,) = play.take()
@@ -380,9 +367,7 @@ def test_data_acknowledges_so_that_no_ack_follows() -> None:
     assert play.after(60.0) == []
 
 
-def test_packet_reported_missing_twice_is_sent_again() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_reported_missing_twice_is_sent_again(play: Play, stream: Stream) -> None:
     stream.write(bytes(1812) * 3)
     assert [packet.sequence for packet in play.take()] == [1, 2, 3]
     play.now_s += 0.32
@@ -391,9 +376,7 @@ def test_packet_reported_missing_twice_is_sent_again() -> None:
     assert again.sequence == 1
 
 
-def test_packet_reported_missing_is_not_sent_again_while_it_may_be_late() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_reported_missing_is_not_sent_again_while_it_may_be_late(play: Play, stream: Stream) -> None:
     stream.write(bytes(1812) * 3)
     play.take()
     play.now_s += 0.1
@@ -416,9 +399,7 @@ def test_window_grows_with_acknowledgements_to_its_limit() -> None:
     assert sizes == [6, 12, 16, 16, 16]
 
 
-def test_window_counts_no_packet_that_was_lost_and_came_after_all() -> None:
-    play = Play()
-    stream = play.open()
+def test_window_counts_no_packet_that_was_lost_and_came_after_all(play: Play, stream: Stream) -> None:
     stream.write(bytes(1812) * 4)
     play.take()
     assert len(play.after(0.4)) == 1
@@ -464,9 +445,7 @@ def test_no_packet_is_further_from_the_first_in_flight_than_nacks_reach() -> Non
     assert stream.next_sequence == 251
 
 
-def test_timeouts_send_one_packet_after_ever_longer_times_and_then_end() -> None:
-    play = Play()
-    stream = play.open()
+def test_timeouts_send_one_packet_after_ever_longer_times_and_then_end(play: Play, stream: Stream) -> None:
     stream.write(bytes(1812) * 4)
     assert len(play.take()) == 4
     times = []
@@ -482,9 +461,7 @@ def test_timeouts_send_one_packet_after_ever_longer_times_and_then_end() -> None
     assert play.events == [Ended(stream, "timed_out")]
 
 
-def test_acknowledgement_of_what_was_not_sent_is_refused() -> None:
-    play = Play()
-    stream = play.open()
+def test_acknowledgement_of_what_was_not_sent_is_refused(play: Play, stream: Stream) -> None:
     play.give(to(stream, 0, 1))
     play.give(to(stream, 1, 2**32 - 1, data=b"data"))
     assert play.streams.refused == {"acknowledges what was not sent": 2}
@@ -492,17 +469,13 @@ def test_acknowledgement_of_what_was_not_sent_is_refused() -> None:
 
 
 @pytest.mark.parametrize("sequence", [514, 2**31, 2**32 - 1])
-def test_sequence_number_far_ahead_is_not_kept(sequence: int) -> None:
-    play = Play()
-    stream = play.open()
+def test_sequence_number_far_ahead_is_not_kept(play: Play, stream: Stream, sequence: int) -> None:
     (ack,) = play.give(to(stream, sequence, data=b"far"))
     assert (ack.ack_through, ack.nacks) == (0, ())
     assert play.streams.buffered == 0
 
 
-def test_nacks_never_exceed_what_a_packet_can_name() -> None:
-    play = Play()
-    stream = play.open()
+def test_nacks_never_exceed_what_a_packet_can_name(play: Play, stream: Stream) -> None:
     play.give(to(stream, 200, data=b"x"))
     (ack,) = play.give(to(stream, 500, data=b"x"))
     assert (ack.ack_through, len(ack.nacks)) == (200, 199)
@@ -522,9 +495,7 @@ def test_write_takes_what_there_is_room_for_and_says_when_there_is_more() -> Non
     assert stream.write(bytes(1000)) == 1000
 
 
-def test_choked_peer_gets_nothing_new_until_it_is_not() -> None:
-    play = Play()
-    stream = play.open()
+def test_choked_peer_gets_nothing_new_until_it_is_not(play: Play, stream: Stream) -> None:
     choke = to(stream, flags=DELAY_REQUESTED)
     choke.delay_ms = 61_000
     play.give(choke)
@@ -593,9 +564,7 @@ def test_packets_beyond_the_buffer_are_dropped_unacknowledged() -> None:
     assert play.streams.buffered == 5400
 
 
-def test_stream_that_lasts_keeps_no_timers_of_the_past() -> None:
-    play = Play()
-    stream = play.open()
+def test_stream_that_lasts_keeps_no_timers_of_the_past(play: Play, stream: Stream) -> None:
     for sequence in range(1, 2000):
         play.give(to(stream, sequence, data=b"x"))
         assert play.after(0.2)
@@ -605,9 +574,7 @@ def test_stream_that_lasts_keeps_no_timers_of_the_past() -> None:
 # the end
 
 
-def test_close_of_both_sides_ends_the_stream() -> None:
-    play = Play()
-    stream = play.open()
+def test_close_of_both_sides_ends_the_stream(play: Play, stream: Stream) -> None:
     stream.write(b"bye")
     stream.close()
     data, close = play.take()
@@ -623,9 +590,7 @@ def test_close_of_both_sides_ends_the_stream() -> None:
     assert (len(play.streams), play.streams.buffered) == (0, 0)
 
 
-def test_close_that_comes_again_is_acknowledged_again() -> None:
-    play = Play()
-    stream = play.open()
+def test_close_that_comes_again_is_acknowledged_again(play: Play, stream: Stream) -> None:
     stream.close()
     play.take()
     play.give(to(stream, 1, 1, flags=CLOSE), signed_by=PEER)
@@ -636,9 +601,7 @@ def test_close_that_comes_again_is_acknowledged_again() -> None:
     assert play.streams.refused == {"no such stream": 1}
 
 
-def test_stream_of_a_peer_that_closed_may_still_be_written_to() -> None:
-    play = Play()
-    stream = play.open()
+def test_stream_of_a_peer_that_closed_may_still_be_written_to(play: Play, stream: Stream) -> None:
     play.give(to(stream, 1, flags=CLOSE), signed_by=PEER)
     assert stream.is_at_eof
     assert stream.write(b"late") == 4
@@ -647,18 +610,14 @@ def test_stream_of_a_peer_that_closed_may_still_be_written_to() -> None:
 
 @pytest.mark.parametrize("flags", [CLOSE, RESET])
 @pytest.mark.parametrize("signed_by", [None, PEERS[1]])
-def test_close_and_reset_of_another_are_refused(flags: int, signed_by: DestinationKeys | None) -> None:
-    play = Play()
-    stream = play.open()
+def test_close_and_reset_of_another_are_refused(play, stream, flags, signed_by):
     play.give(to(stream, 1, flags=flags), signed_by=signed_by)
     assert sum(play.streams.refused.values()) == 1
     assert stream.ended is None
     assert not stream.is_at_eof
 
 
-def test_reset_of_the_peer_ends_the_stream_and_forgets_its_bytes() -> None:
-    play = Play()
-    stream = play.open()
+def test_reset_of_the_peer_ends_the_stream_and_forgets_its_bytes(play: Play, stream: Stream) -> None:
     play.give(to(stream, 1, data=b"data"))
     stream.write(b"data")
     play.streams.take_events()
@@ -668,9 +627,7 @@ def test_reset_of_the_peer_ends_the_stream_and_forgets_its_bytes() -> None:
     assert play.streams.buffered == 0
 
 
-def test_reset_is_told_to_the_peer_in_the_place_that_it_waits_for() -> None:
-    play = Play()
-    stream = play.open()
+def test_reset_is_told_to_the_peer_in_the_place_that_it_waits_for(play: Play, stream: Stream) -> None:
     stream.write(b"data")
     play.take()
     stream.reset()
@@ -684,8 +641,7 @@ def test_reset_is_told_to_the_peer_in_the_place_that_it_waits_for() -> None:
     assert play.streams.refused["for a stream that has ended"] == 13
 
 
-def test_reset_before_the_answer_to_syn_is_its_answer() -> None:
-    play = Play()
+def test_reset_before_the_answer_to_syn_is_its_answer(play: Play) -> None:
     play.give_bytes(encode_payload(encode_packet(syn(), PEER.sign), 5, 80))
     play.streams.take_events()[0].stream.reset()
     (reset,) = play.take()
@@ -693,17 +649,15 @@ def test_reset_before_the_answer_to_syn_is_its_answer() -> None:
     assert reset.flags & RESET
 
 
-def test_reset_all_resets_all() -> None:
-    play = Play()
+def test_reset_all_resets_all(play: Play) -> None:
     streams = [play.open(id_=id_) for id_ in (1, 2, 3)]
     play.streams.reset_all()
     assert play.events == [Ended(stream, "reset") for stream in streams]
     assert [packet.to_stream for packet in play.take()] == [1, 2, 3]
 
 
-def test_peers_heard_of_lately_get_an_ack_each_when_they_are_addressed() -> None:
+def test_peers_heard_of_lately_get_an_ack_each_when_they_are_addressed(play: Play) -> None:
     """Unsigned: i2pd would check a signature with the key of the LeaseSet that comes along."""
-    play = Play()
     first = play.open()
     second = play.open(id_=2)
     play.streams.address_peers(play.now_s)
@@ -758,9 +712,7 @@ def test_close_that_the_peer_answers_by_silence_ends_the_stream_soon() -> None:
     assert play.events == [Ended(stream, "idle")]
 
 
-def test_close_that_i2pd_does_not_acknowledge_since_it_has_closed_ends_well() -> None:
-    play = Play()
-    stream = play.open()
+def test_close_that_i2pd_does_not_acknowledge_since_it_has_closed_ends_well(play, stream):
     play.give(to(stream, 1, flags=CLOSE), signed_by=PEER)
     play.streams.take_events()
     stream.close()
@@ -775,9 +727,7 @@ def test_close_that_i2pd_does_not_acknowledge_since_it_has_closed_ends_well() ->
 # others
 
 
-def test_packet_for_no_stream_is_refused() -> None:
-    play = Play()
-    stream = play.open()
+def test_packet_for_no_stream_is_refused(play: Play, stream: Stream) -> None:
     wrong = to(stream, 1, data=b"x")
     wrong.from_stream += 1
     play.give(wrong)
@@ -787,8 +737,7 @@ def test_packet_for_no_stream_is_refused() -> None:
     assert stream.read(10) == b""
 
 
-def test_data_without_our_id_is_refused_where_two_peers_use_the_same() -> None:
-    play = Play()
+def test_data_without_our_id_is_refused_where_two_peers_use_the_same(play: Play) -> None:
     play.open()
     assert play.give(Packet(0, PEER_ID, 1, 0, flags=NO_ACK, data=b"one")) == []
     play.give_bytes(encode_payload(encode_packet(syn(peer=PEERS[1]), PEERS[1].sign), 5, 80))
@@ -800,8 +749,7 @@ def ping(data: bytes = b"") -> Packet:
     return Packet(77, 0, 0, 0, (), ECHO | FROM_INCLUDED, 0, None, PEER.destination, None, data=data)
 
 
-def test_ping_is_answered_with_the_beginning_of_its_data() -> None:
-    play = Play()
+def test_ping_is_answered_with_the_beginning_of_its_data(play: Play) -> None:
     (pong,) = play.give(ping(bytes(range(40))), signed_by=PEER)
     assert (pong.to_stream, pong.from_stream, pong.flags) == (0, 77, ECHO)
     assert pong.data == bytes(range(32))
@@ -819,16 +767,14 @@ def test_pings_beyond_the_limit_unsigned_and_pongs_are_refused() -> None:
     assert len(play.give(ping(), signed_by=PEER)) == 1
 
 
-def test_payload_of_another_protocol_is_refused() -> None:
-    play = Play()
+def test_payload_of_another_protocol_is_refused(play: Play) -> None:
     payload = bytearray(encode_payload(b"datagram", 0, 0))
     payload[9] = 17
     play.give_bytes(bytes(payload))
     assert play.streams.refused == {"another protocol": 1}
 
 
-def test_no_more_payloads_are_taken_than_there_is_room_for() -> None:
-    play = Play()
+def test_no_more_payloads_are_taken_than_there_is_room_for(play: Play) -> None:
     streams = [play.open(id_=id_) for id_ in (1, 2)]
     for stream in streams:
         stream.write(bytes(1812) * 6)
