@@ -185,10 +185,20 @@ async def test_nobody_at_any_url_is_unreachable_and_names_them() -> None:
             await client.node()
 
 
-async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remembered(node, url):
-    async with AdminClient([NOBODY, url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
+async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remembered(node, url, nursery):
+    tried: list[trio.SocketStream] = []
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        tried.append(stream)
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+    bad = f"https://127.0.0.1:{listener.socket.getsockname()[1]}"
+    async with AdminClient([bad, url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
         assert await client.post("farm", b"entry") == (1, 3)
-        assert list(client._nodes) == [url, NOBODY]
+        assert await client.post("farm", b"entry") == (2, 3)
+    assert len(tried) == 1
+    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

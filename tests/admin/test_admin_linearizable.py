@@ -131,9 +131,10 @@ async def test_node_whose_disk_hangs_is_passed_over(node, url, tmp_path, ask):
         with pytest.raises(DiskHangs, match="has not answered for 6 s"):
             await ask(client)
     other = FakeNode(tmp_path / "other")
-    async with other.running() as its_url, node.client(url, "rita") as client:
-        client._nodes[its_url] = client._client(its_url, other.pin)
-        await ask(client)
+    async with other.running() as its_url:
+        urls = [f"{url}?pin={node.pin}", f"{its_url}?pin={other.pin}"]
+        async with AdminClient(urls, user="rita", password=PASSWORDS["rita"][1]) as client:
+            await ask(client)
     assert other.farm.confirmed == 1
 
 

@@ -13,6 +13,7 @@ from garlicfarm.net.handshake import initiate
 from garlicfarm.net.link import Link
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
+from tests.client.test_farm_client import FakeRpcClient
 from tests.node.support.cluster import Cluster, client_request, cluster, password_of
 
 
@@ -81,12 +82,16 @@ async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path:
             assert {server.id: server.endpoint for server in response.hint.servers} == nodes.endpoints
 
 
-async def test_hint_is_followed_to_the_leader_that_it_names_alone() -> None:
+async def test_hint_is_followed_to_the_leader_that_it_names_alone(autojump_clock):
     followed: list[tuple[int, str]] = []
     members = Configuration(1, 0, (ClusterServer(2, "ssl://b:1"), ClusterServer(3, "ssl://c:1")))
-    client = FarmClient({1: None}, 1.0, lambda *place: followed.append(place))  # type: ignore[dict-item]
     refused = partial(Response, MessageType.APPEND_ENTRIES_RESPONSE, 1)
-    client._redirected(1, refused(3, 4, 0, False, members))
-    client._redirected(1, refused(9, 4, 0, False, members))
-    client._redirected(1, refused(3, 4, 0, False))
+    server = FakeRpcClient(
+        refused(3, 4, 0, False, members),
+        refused(9, 4, 0, False, members),
+        refused(3, 4, 0, False),
+        refused(1, 4, 2, True),
+    )
+    client = FarmClient({1: server}, 60.0, lambda *place: followed.append(place))  # type: ignore[dict-item]
+    assert await client.post([b"x"]) == (1, 4)
     assert followed == [(3, "ssl://c:1")]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm.credentials import login_attempts as module
-from garlicfarm.credentials.login_attempts import LoginAttempts
+from garlicfarm.credentials.login_attempts import LONGEST_DELAY_S, LoginAttempts
 from garlicfarm.http.digest import Refused, Verified
 from garlicfarm.transport import Peer
 
 HERE = Peer("192.0.2.7", True, None)
 ELSEWHERE = Peer("192.0.2.8", True, None)
+REMEMBERED = 4096
 TUNNEL = Peer("127.0.0.1", False, None)
 
 
@@ -82,7 +82,7 @@ def test_guesses_over_all_networks_of_a_site_are_few_and_delay_no_other_site(tri
 
     for tick in range(60_000):  # each from a /64 of its own, for ten minutes
         tries("paul", tick / 100, host(tick))
-    free, doubled = module._FREE_OF_SITE, 5  # after these, one every 5 s
+    free, doubled = 16, 5  # after these, one every 5 s
     assert free + doubled + 600 / 5 - 3 <= tries.passwords.judged <= free + doubled + 600 / 5 + 1
     tries("paul", 606.0, host(1))
     assert tries("paul", 606.0, host(2), word="right") is None, "one of the same site"
@@ -114,8 +114,9 @@ def test_requests_without_a_password_are_neither_counted_nor_refused(tries: Trie
 
 
 def test_what_is_remembered_is_bounded_in_number_and_size(tries: Tries) -> None:
-    for number in range(2 * module._REMEMBERED):
+    for number in range(2 * REMEMBERED):
         tries(f"user{number}", 0.0)
         tries("x" * 10_000 + str(number), 0.0)
-    assert len(tries.attempts._failures) == module._REMEMBERED
-    assert all(len(name) <= 64 for name, _ in tries.attempts._failures)
+    assert tries("x" * 10_000, 0.0) == LONGEST_DELAY_S, "names that no user has count as one"
+    assert tries(f"user{REMEMBERED + 1}", 0.0) is None, "remembered"
+    assert tries(f"user{REMEMBERED}", 0.0) == 0.25, "forgotten"

@@ -101,8 +101,7 @@ def test_a_consumer_that_catches_up_overtakes_a_producer_that_does_not_pause():
     producer = Producer(network, "t", "p")
     for _ in range(2000):
         producer.core.append(b"", network.now)
-    producer.core._kept.clear()  # the store has them
-    producer.core._first, producer.core._bytes = 2000, 0
+    producer.core.receive(Ack("p", "t", 1999))  # the store has them
     consumer = Consumer(network, "consumer", ["t"])
     for _ in range(200):
         producer.produce(10)
@@ -136,7 +135,7 @@ def test_a_new_store_takes_over_from_another_what_the_producer_no_longer_has():
     network.run(2.0)
     producer.produce(1)
     network.run(2.0)
-    assert not producer.core._kept
+    assert producer.core.acked == 101
     new = Store(network, "new", {})
     network.run(3.0)
     assert new.disk == {("t", "p"): (0, contents("t", "p", 101))}
@@ -229,18 +228,17 @@ def test_two_producers_of_one_partition_harm_no_other_and_each_sequence_comes_on
 
 def test_a_new_leader_continues_the_partition_of_the_old_one():
     network = Network(Random(1))
-    old, new = Producer(network, "t", "p"), Producer(network, "t", "p")
+    old = Producer(network, "t", "p")
     disk: dict = {}
     Store(network, "store", disk)
     consumer = Consumer(network, "consumer", ["t"])
-    for sequence in range(9):
-        new.core.append(content_of("t", "p", sequence), network.now)
-    new.core._head_at = None
     old.produce(8)
     network.leave(old)  # with record 8 committed, and not sent
     network.run(1.0)
-    new.core._head_at = network.now
-    network.run(1.0)
+    new = Producer(network, "t", "p")
+    for sequence in range(9):
+        new.core.append(content_of("t", "p", sequence), network.now)
+    network.run(2.0)
     new.produce(2)
     network.run(1.0)
     assert consumer.read == {("t", "p"): [*range(11)]}
