@@ -97,10 +97,10 @@ class NodeMetrics:
             "raft_commit_seconds", "From proposal to commit, on the leader.", _COMMIT_S
         )
         self.storage_fsync_seconds = self._histogram(
-            "storage_fsync_seconds", "One transaction, including its fsync.", _FSYNC_S
+            "storage_fsync_seconds", "One write of the log, including its fsync.", _FSYNC_S
         )
         self.storage_batch_entries = self._histogram(
-            "storage_batch_entries", "Entries per transaction.", _BATCH
+            "storage_batch_entries", "Entries per write of the log.", _BATCH
         )
         self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
         self.storage_hangs_seconds = self._gauge(
