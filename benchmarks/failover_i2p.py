@@ -35,22 +35,36 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import trio
 from rich.console import Console
 from rich.table import Table
 
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import ConfigError, GarlicFarmError, RouterError, first_error
-from garlicfarm.lab.i2pd import check_programs, i2pd_program
+from garlicfarm.i2p.encoding import decode
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_program
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm
-from garlicfarm.lab.service import Leases, Service, i2cp_service, naive_service, sam_service
-from garlicfarm.lab.site import Client
+from garlicfarm.lab.service import (
+    KEYS,
+    Leases,
+    Service,
+    elected_service,
+    i2cp_service,
+    sam_table,
+    server_plan,
+    service_network,
+)
+from garlicfarm.lab.site import Client, serve_site
+from garlicfarm.setup.i2p_tunnel import Tunnel
 
 SANDBOX = ("unshare", "--map-root-user", "--net")
 WAYS = ("naive", "sam", "i2cp", "i2cp-fast")
+NODES = 3
 FAULTS = ("router", "node", "both", "move")
 ASKS_AFTER_S = {"knew": 0.0, "new": 0.0, "soon": 45.0, "later": 150.0}
 """Seconds from the fault to a client's first request; the one that ``knew`` the service never stops."""
@@ -148,15 +162,36 @@ async def served(case: Case, directory: Path) -> AsyncIterator[tuple[Service, Pr
     """The service of a case, and the farm behind it if there is one."""
     clients = len(ASKS_AFTER_S)
     if case.way == "naive":
-        async with naive_service(directory, clients, hops=case.hops) as service:
+        async with without_a_farm(directory, clients, case.hops) as service:
             yield service, None
     elif case.way == "sam":
-        async with sam_service(directory, clients, hops=case.hops) as made:
+
+        def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
+            return sam_table(directory, keys, router.id, router.sam, target, case.hops)
+
+        plan = server_plan(has_sam=True)
+        async with elected_service(directory, plan, clients, NODES, case.hops, table) as made:
             yield made
     else:
         leases: Leases = "fast" if case.way == "i2cp-fast" else "default"
-        async with i2cp_service(directory, clients, leases=leases, hops=case.hops) as made:
+        async with i2cp_service(directory, clients, NODES, leases=leases, hops=case.hops) as made:
             yield made
+
+
+@asynccontextmanager
+async def without_a_farm(directory: Path, clients: int, hops: int) -> AsyncIterator[Service]:
+    """Two routers have a server tunnel with the same keys."""
+    keys = create_keys(directory / "site.key")
+    files = {KEYS: decode(keys.sam_private_key())}
+    async with trio.open_nursery() as nursery:
+        servers = []
+        for router_id in (1, 2):
+            port = await nursery.start(serve_site, f"node {router_id}")
+            tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
+            servers.append(server_plan(tunnels=tunnels, files=files, has_leaf=False))
+        async with service_network(directory, servers, keys.destination, clients, hops) as service:
+            yield service
+        nursery.cancel_scope.cancel()
 
 
 async def strike(fault: str, service: Service, farm: ProcessFarm | None, victim: int) -> None:

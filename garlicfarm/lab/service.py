@@ -18,25 +18,26 @@ from typing import Any, Literal
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
-from garlicfarm.i2p.encoding import b32_address, decode, encode
+from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.site import Fetch, serve_site
-from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 __all__ = [
     "FLOODFILLS",
+    "KEYS",
     "Leases",
     "Service",
+    "elected_service",
     "i2cp_service",
     "i2cp_table",
-    "naive_service",
     "router_table",
-    "sam_service",
     "sam_table",
+    "server_plan",
+    "service_network",
 ]
 
 FLOODFILLS = 4
@@ -80,52 +81,22 @@ class Service:
 
 
 @asynccontextmanager
-async def naive_service(directory: Path, clients: int, *, hops: int = 0) -> AsyncIterator[Service]:
-    """Two routers have a server tunnel with the same keys. ``clients``: how many routers of clients;
-    ``hops``: of each tunnel."""
-    keys = create_keys(directory / "site.key")
-    files = {KEYS: decode(keys.sam_private_key())}
-    async with trio.open_nursery() as nursery:
-        servers = []
-        for router_id in (1, 2):
-            port = await nursery.start(serve_site, f"node {router_id}")
-            tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
-            servers.append(_server(tunnels=tunnels, files=files, has_leaf=False))
-        async with _network(directory, servers, clients, hops) as network:
-            yield _service(network, keys.destination, len(servers), clients)
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def sam_service(
-    directory: Path, clients: int, nodes: int = 3, *, hops: int = 0
-) -> AsyncIterator[tuple[Service, ProcessFarm]]:
-    """A farm of so many nodes: node N has the router with the id N, and publishes through its SAM if it is
-    elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
-    routers' deaths leave the farm alone."""
-
-    def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
-        return sam_table(directory, keys, router.id, router.sam, target, hops)
-
-    async with _elected_service(directory, _server(has_sam=True), clients, nodes, hops, table) as made:
-        yield made
-
-
-@asynccontextmanager
 async def i2cp_service(
     directory: Path, clients: int, nodes: int = 3, *, leases: Leases = "default", hops: int = 0
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
-    """As `sam_service`, through the routers' I2CP."""
+    """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
+    elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
+    routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
-    async with _elected_service(directory, _server(has_i2cp=True), clients, nodes, hops, table) as made:
+    async with elected_service(directory, server_plan(has_i2cp=True), clients, nodes, hops, table) as made:
         yield made
 
 
 @asynccontextmanager
-async def _elected_service(
+async def elected_service(
     directory: Path,
     server: RouterPlan,
     clients: int,
@@ -140,10 +111,10 @@ async def _elected_service(
     master = create_keys(master_file)
     async with (
         trio.open_nursery() as nursery,
-        _network(directory, [server] * nodes, clients, hops) as network,
+        service_network(directory, [server] * nodes, keys.destination, clients, hops) as service,
     ):
         members = {}
-        for router, port in zip(network, free_ports(nodes), strict=False):
+        for router, port in zip(service.servers, free_ports(nodes), strict=False):
             site = await nursery.start(serve_site, f"node {router.id}")
             members[router.id] = MemberPlan(
                 endpoint=f"ssl://127.0.0.1:{port}",
@@ -159,25 +130,27 @@ async def _elected_service(
             master_key_file=master_file,
         )
         async with process_farm(directory / "farm", members, plan) as farm:
-            yield _service(network, keys.destination, nodes, clients), farm
+            yield service, farm
         nursery.cancel_scope.cancel()
 
 
-_server = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
+server_plan = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
 """The plan of a router that serves. It carries nothing for clients: its death must take the service only."""
 
 
 @asynccontextmanager
-async def _network(
-    directory: Path, servers: list[RouterPlan], clients: int, hops: int
-) -> AsyncIterator[I2pdNetwork]:
+async def service_network(
+    directory: Path, servers: list[RouterPlan], destination: bytes, clients: int, hops: int
+) -> AsyncIterator[Service]:
+    """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
     plans = [
         *servers,
         *[RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True)] * clients,
         *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
     ]
+    client_ids = tuple(range(len(servers) + 1, len(servers) + clients + 1))
     async with i2pd_network(directory / "routers", plans, hops=hops) as network:
-        yield network
+        yield Service(network, b32_address(destination), client_ids)
 
 
 def router_table(router: I2pdRouter) -> dict[str, str]:
@@ -237,7 +210,3 @@ def _write_bundle(directory: Path, keys: DestinationKeys, node_id: int, hops: in
     file = directory / f"site-{node_id}.bundle"
     write_bundle(file, bundle)
     return file
-
-
-def _service(network: I2pdNetwork, destination: bytes, servers: int, clients: int) -> Service:
-    return Service(network, b32_address(destination), tuple(range(servers + 1, servers + clients + 1)))
