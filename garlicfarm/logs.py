@@ -17,14 +17,16 @@ import re
 import select
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any, Literal, TextIO
 
 from garlicfarm.printable import printable_json
 
-__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configured"]
+__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configured", "place_of"]
 
 MAX_CAUSES = 1024
 MAX_WAITING = 1 << 20  # characters
@@ -274,3 +276,9 @@ def _escaped(value: object) -> str:
         return "true" if value else "false"
     text = str(value)
     return text if _BARE.fullmatch(text) else printable_json(json.dumps(text))
+
+
+def place_of(error: BaseException) -> str:
+    """``file:line`` where an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ import trio
 from garlicfarm import descriptors
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError, first_error
-from garlicfarm.logs import EventLogger
+from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tcp import serve_listeners, server_tls
 from garlicfarm.regular_files import check_regular
@@ -238,8 +237,7 @@ class _Connections:
 
 def _place(error: BaseException) -> dict[str, str]:
     error = first_error(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return {"error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
+    return {"error": type(error).__name__, "where": place_of(error)}
 
 
 _LOOPBACK = frozenset(map(network_of, ("127.0.0.1", "::1")))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.dates import date_text
+from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put

@@ -158,7 +158,7 @@ def _configure(config: Config, farm: FarmSection, endpoint: Endpoint, listener: 
     """Put the endpoint into the node's file, and the listener if it lacks it."""
     import tomllib
 
-    from garlicfarm.config.rewrite import rewrite
+    from garlicfarm.config.files import rewrite
     from garlicfarm.errors import ConfigError
 
     text = read_text(config.path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command, CommandGroup
-from garlicfarm.cli.dates import date_text
+from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask, deadline
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.say import put

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -12,10 +13,11 @@ from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
 from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
 from garlicfarm.config.validators import parse_toml, problems_between_tables
+from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import read_text
 
-__all__ = ["FILE_NAME", "find_config", "load", "read"]
+__all__ = ["FILE_NAME", "find_config", "load", "read", "rewrite"]
 
 FILE_NAME = "garlicfarm.toml"
 
@@ -121,3 +123,17 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
             if "disk_timeout_s" not in raft and number and DISK_TIMEOUT_S < longest <= 3600:
                 raft["disk_timeout_s"] = longest
                 sources[f"farm[{index}].raft.disk_timeout_s"] = "default"
+
+
+def rewrite(path: Path, text: str) -> Config:
+    """Replace a configuration file by ``text``, durably, if ``text`` is a valid configuration; returns that.
+    Raises `ConfigError`: it is invalid, or cannot be written. Then the file is unchanged."""
+    try:
+        with TemporaryDirectory(prefix=".garlicfarm-", dir=path.parent) as beside:
+            draft = Path(beside) / path.name
+            draft.write_text(text, encoding="utf-8")
+            load(draft, {})
+        replace_file(path, [text.encode()], path.stat().st_mode & 0o777)
+    except OSError as error:
+        raise ConfigError([f"cannot write {path}: {error.strerror}"]) from error
+    return load(path, {})

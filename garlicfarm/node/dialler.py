@@ -10,11 +10,10 @@ from garlicfarm.errors import (
     UnreachableError,
     first_error,
 )
-from garlicfarm.logs import EventLogger
+from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.error_place import place_of
 from garlicfarm.node.transports import Transports
 from garlicfarm.transport import Endpoint, Peer
 

@@ -12,7 +12,7 @@ import trio
 from garlicfarm.config import ListenerSection
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, OutcomeUnknown, first_error
-from garlicfarm.logs import EventLogger
+from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import (
     Established,
@@ -22,7 +22,6 @@ from garlicfarm.net.handshake import (
     without_handshake,
 )
 from garlicfarm.net.link import CONNECTION_ERRORS, close
-from garlicfarm.node.error_place import place_of
 from garlicfarm.node.hosted_farm import HostedFarm
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.node.transports import Transports

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.config import Config
+from garlicfarm.config.files import rewrite
 from garlicfarm.config.model import PRESETS
-from garlicfarm.config.rewrite import rewrite
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.errors import ConfigError, StorageError

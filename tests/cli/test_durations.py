@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from garlicfarm.cli.dates import date_text
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
+from garlicfarm.cli.durations import DURATION_RULE, date_text, format_ms, parse_ms
 from garlicfarm.cli.options import Seconds
 from tests.cli.served import Cli
 

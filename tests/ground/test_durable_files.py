@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.cli import run
-from garlicfarm.config.rewrite import rewrite
+from garlicfarm.config.files import rewrite
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.credentials.member_credentials import write_secret_file
