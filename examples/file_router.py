@@ -1,31 +1,25 @@
 """A router plugin: figures from a JSON file that another program keeps up to date."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
+import trio
 
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 
 
-class FileRouterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The keys of [farm.router] beside plugin = "file"."""
-
+class FileRouterConfig(msgspec.Struct, forbid_unknown_fields=True):
     path: str
 
 
 class FileRouter(Router):
     Config = FileRouterConfig
 
-    def __init__(self, config: Any, base_dir: Path) -> None:
-        super().__init__(config, base_dir)
-        self._path = base_dir / config.path
-
     async def get_local_router_status(self) -> RouterStatus:
+        path = trio.Path(self.base_dir / self.config.path)
         try:
-            figures = json.loads(self._path.read_text())
+            figures = json.loads(await path.read_text())
             limit, used = figures["limit"], figures["used"]
             return RouterStatus(  # omit unknown figures, never invent them
                 uptime=figures["uptime_s"] * 1000,
@@ -33,7 +27,7 @@ class FileRouter(Router):
                 current_bandwidth=Bandwidth(in_=used[0], out=used[1]),
             )
         except (OSError, ValueError, KeyError) as error:
-            raise RouterError(f"{self._path} has no figures: {error}") from error
+            raise RouterError(f"{path} has no figures: {error}") from error
 
     async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
         raise NotSupported("the file names no destinations")

@@ -167,7 +167,7 @@ def tour() -> None:
     rows = check_shown(other)
     told = dict(shown())
     assert committed
-    assert all(told[index] == f"local notes {note!r}" for index, note in committed.items())
+    assert all(told[index] == f"'local' notes {note!r}" for index, note in committed.items())
     say(f"killed dafka{leader} in mid-stream: leader {second['leader']}; all that was acknowledged is shown")
     say(f"consumer: it shows the log, {len(rows)} entries, each once and in order")
     compose("start", f"dafka{leader}")
