@@ -9,7 +9,8 @@ import trio
 from garlicfarm_plugin_dafka import FarmLog, MeshConfig, open_consumer
 
 
-async def main(topic: str, tower: str, listen: str, key_file: str, peers_file: str) -> None:
+async def main(*words: str) -> None:
+    topic, tower, listen, key_file, peers_file = words
     config = MeshConfig(towers=(tower,), listen=listen, key_file=key_file, peers_file=peers_file)
     farm_log = FarmLog()
     async with open_consumer(config, [topic]) as consumer:
