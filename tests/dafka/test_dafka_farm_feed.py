@@ -125,8 +125,7 @@ def check_order(records: Sequence[ReceivedRecord]) -> None:
         assert sequences == [*range(sequences[0], sequences[0] + len(sequences))]
 
 
-async def test_records_of_all_epochs_are_the_whole_log(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_records_of_all_epochs_are_the_whole_log(network, autojump_clock):
     async with farm_of(1, network) as farm:
         farm.lead(0)
         farm.commit(b"members 1", value_type=ValueType.CONFIGURATION)
@@ -149,8 +148,7 @@ async def test_records_of_all_epochs_are_the_whole_log(autojump_clock: MockClock
         assert farm.sources[0].read_index == 36
 
 
-async def test_new_leader_goes_on_where_the_old_one_stopped(autojump_clock: MockClock, tmp_path) -> None:
-    network = MemoryNetwork()
+async def test_new_leader_goes_on_where_the_old_one_stopped(network, autojump_clock, tmp_path):
     async with (
         farm_of(3, network) as farm,
         run_store(network.node("s"), tmp_path) as store,
@@ -177,8 +175,7 @@ async def test_new_leader_goes_on_where_the_old_one_stopped(autojump_clock: Mock
         assert saved == {P[0]: (0, 10), P[1]: (0, 10), P[2]: (0, 10), P[3]: (0, 3)}
 
 
-async def test_follower_sends_nothing_but_answers(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_follower_sends_nothing_but_answers(network: MemoryNetwork, autojump_clock: MockClock) -> None:
     async with farm_of(2, network) as farm:
         farm.lead(0)
         farm.commit(*[b"%d" % number for number in range(15)])
@@ -205,8 +202,7 @@ async def test_follower_sends_nothing_but_answers(autojump_clock: MockClock) -> 
         assert not farm.said(1, Record, Head)
 
 
-async def test_member_that_holds_a_part_leaves_the_rest_to_others(autojump_clock, tmp_path):
-    network = MemoryNetwork()
+async def test_member_that_holds_a_part_leaves_the_rest_to_others(network, autojump_clock, tmp_path):
     async with farm_of(2, network) as farm:
         farm.commit(*[b"%d" % number for number in range(25)])
         farm.sources[1].compact(12)  # it got a snapshot
@@ -222,9 +218,8 @@ async def test_member_that_holds_a_part_leaves_the_rest_to_others(autojump_clock
             assert {(each.tail, each.next) for each in store.partitions()} == {(0, 10), (0, 5)}
 
 
-async def test_record_whose_configurations_are_deleted_is_not_made_up(autojump_clock: MockClock) -> None:
+async def test_record_whose_configurations_are_deleted_is_not_made_up(network, autojump_clock):
     """Its content would not be that of the other members."""
-    network = MemoryNetwork()
     async with farm_of(1, network) as farm:
         farm.commit(b"0", b"1")
         farm.commit(b"members", value_type=ValueType.CONFIGURATION)
@@ -255,8 +250,7 @@ async def test_record_whose_configurations_are_deleted_is_not_made_up(autojump_c
         assert farm.said(0, Head)[-1:] == [Head("farm", P[0], 3)]  # others may have it
 
 
-async def test_leader_that_is_one_no_longer_stops_and_one_again_goes_on(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_leader_that_is_one_no_longer_stops_and_one_again_goes_on(network, autojump_clock):
     async with (
         farm_of(2, network) as farm,
         run_consumer(network.node("c"), ConsumerCore("c", ["farm"])) as consumer,
@@ -273,8 +267,7 @@ async def test_leader_that_is_one_no_longer_stops_and_one_again_goes_on(autojump
         assert [len(each) for each in sent] == [15, 15]
 
 
-async def test_log_that_is_shortened_under_the_leader_costs_no_record(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_log_that_is_shortened_under_the_leader_costs_no_record(network, autojump_clock):
     async with (
         farm_of(1, network) as farm,
         run_consumer(network.node("c"), ConsumerCore("c", ["farm"])) as consumer,
@@ -292,8 +285,7 @@ async def test_log_that_is_shortened_under_the_leader_costs_no_record(autojump_c
         assert {(head.partition, head.sequence) for head in heads} == {(each, 9) for each in P[:4]}
 
 
-async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(autojump_clock):
-    network = MemoryNetwork()
+async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(network, autojump_clock):
     async with farm_of(1, network) as farm:
         farm.commit(*[b"%d" % number for number in range(35)])
         asker = network.node("a")
@@ -314,8 +306,9 @@ async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(aut
 
 
 @pytest.mark.parametrize("offset", [4, 10])  # within an epoch, and at its end
-async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_gone(autojump_clock, offset):
-    network = MemoryNetwork()
+async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_gone(
+    network, autojump_clock, offset
+):
     async with farm_of(3, network) as farm:
         farm.lead(0)
         farm.commit(*[b"%d" % number for number in range(45)])
@@ -341,8 +334,9 @@ async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_g
         assert len(told) == len(gone)
 
 
-async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_gone(autojump_clock, caplog):
-    network = MemoryNetwork()
+async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_gone(
+    network, autojump_clock, caplog
+):
     async with farm_of(1, network) as farm:
         farm.lead(0)
         farm.commit(*[b"%d" % number for number in range(45)])
@@ -367,8 +361,7 @@ async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_g
             assert "records-lost" in caplog.text
 
 
-async def test_memory_of_a_fetch_of_everything_is_bounded(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_memory_of_a_fetch_of_everything_is_bounded(network, autojump_clock):
     async with farm_of(1, network) as farm:
         source = farm.sources[0]
         source.epoch_length = 100_000

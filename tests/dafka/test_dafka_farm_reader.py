@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from garlicfarm.errors import Compacted, UnreachableError
 from garlicfarm.raft import Entry
@@ -58,8 +57,7 @@ def expected(after: int, upto: int) -> Sequence[tuple[int, bytes]]:
     return [(index, b"%d" % (index - 1)) for index in range(after + 1, upto + 1)]
 
 
-async def test_any_range_is_read_exactly(autojump_clock: MockClock, tmp_path: Path) -> None:
-    network = MemoryNetwork()
+async def test_any_range_is_read_exactly(network, autojump_clock, tmp_path):
     async with stored_log(network, tmp_path) as farm:
         for after, upto in [(0, 100), (0, 1), (1, 2), (37, 61), (99, 100), (12, 13), (50, 100)]:
             reader = FarmReader(network.node(f"r{after}-{upto}"), "farm", farm.sources[0].farm_id)
@@ -68,9 +66,8 @@ async def test_any_range_is_read_exactly(autojump_clock: MockClock, tmp_path: Pa
             assert await read(reader, after, upto) == expected(after, upto)
 
 
-async def test_reader_goes_on_from_what_it_read_last(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_reader_goes_on_from_what_it_read_last(network, autojump_clock, tmp_path):
     """Also far beyond the newest record that it knew, and back."""
-    network = MemoryNetwork()
     async with farm_of(1, network) as farm, run_store(network.node("s"), tmp_path) as store:
         farm.lead(0)
         fill(farm, 8)
@@ -84,8 +81,7 @@ async def test_reader_goes_on_from_what_it_read_last(autojump_clock: MockClock, 
         assert await read(reader, 2, 30) == expected(2, 30)
 
 
-async def test_page_ends_where_it_is_full(autojump_clock, tmp_path, monkeypatch):
-    network = MemoryNetwork()
+async def test_page_ends_where_it_is_full(network, autojump_clock, tmp_path, monkeypatch):
     monkeypatch.setattr(farm_reader, "PAGE_BYTES", 1)
     async with stored_log(network, tmp_path) as farm:
         reader = FarmReader(network.node("r"), "farm", farm.sources[0].farm_id)
@@ -95,8 +91,7 @@ async def test_page_ends_where_it_is_full(autojump_clock, tmp_path, monkeypatch)
         assert await read(reader, 0, 100) == expected(0, 100)
 
 
-async def test_follower_knows_the_newest_index_through_epochs(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
+async def test_follower_knows_the_newest_index_through_epochs(network, autojump_clock):
     async with farm_of(1, network) as farm, trio.open_nursery() as nursery:
         farm.lead(0)
         fill(farm, 4)
@@ -110,8 +105,7 @@ async def test_follower_knows_the_newest_index_through_epochs(autojump_clock: Mo
         nursery.cancel_scope.cancel()
 
 
-async def test_entries_that_no_node_has_are_told_with_the_first_that_is_left(autojump_clock):
-    network = MemoryNetwork()
+async def test_entries_that_no_node_has_are_told_with_the_first_that_is_left(network, autojump_clock):
     async with farm_of(1, network) as farm:
         farm.lead(0)
         fill(farm, 100)
@@ -125,16 +119,14 @@ async def test_entries_that_no_node_has_are_told_with_the_first_that_is_left(aut
         assert await read(reader, first - 1, 100) == expected(first - 1, 100)
 
 
-async def test_topic_of_another_farm_is_none(autojump_clock: MockClock, tmp_path: Path) -> None:
-    network = MemoryNetwork()
+async def test_topic_of_another_farm_is_none(network, autojump_clock, tmp_path):
     async with stored_log(network, tmp_path):
         reader = FarmReader(network.node("r"), "farm", bytes(16))
         with pytest.raises(UnreachableError, match="no node has records of this farm under the topic farm"):
             await reader.find_newest()
 
 
-async def test_index_that_does_not_come_is_told(autojump_clock: MockClock, tmp_path: Path) -> None:
-    network = MemoryNetwork()
+async def test_index_that_does_not_come_is_told(network, autojump_clock, tmp_path):
     async with stored_log(network, tmp_path) as farm:
         reader = FarmReader(network.node("r"), "farm", farm.sources[0].farm_id)
         await reader.find_newest()

@@ -20,6 +20,11 @@ def contents(topic: str, partition: str, end: int, first: int = 0) -> list[bytes
 
 
 @settings(max_examples=60, deadline=None)
+@pytest.fixture(name="network")
+def lossy_network():
+    return Network(Random(1))
+
+
 @given(
     seed=st.integers(0, 2**32),
     loss=st.sampled_from([0.0, 0.02, 0.3]),
@@ -69,8 +74,7 @@ def test_each_record_is_stored_and_read_once_in_order_whatever_the_network_loses
     assert read == {key: list(range(end)) for key, end in ends.items() if end and key[0] == "hello"}
 
 
-def test_a_record_is_sent_once_and_never_fetched_where_nothing_is_lost():
-    network = Network(Random(1))
+def test_a_record_is_sent_once_and_never_fetched_where_nothing_is_lost(network):
     store, producer = Store(network, "store", {}), Producer(network, "t", "p")
     consumer = Consumer(network, "consumer", ["t"])
     network.run(1.0)
@@ -81,8 +85,7 @@ def test_a_record_is_sent_once_and_never_fetched_where_nothing_is_lost():
     assert (network.sent[Record], network.sent[Fetch], network.sent[DirectRecord]) == (1000, 0, 0)
 
 
-def test_a_late_consumer_catches_up_without_waiting_for_a_head():
-    network = Network(Random(1))
+def test_a_late_consumer_catches_up_without_waiting_for_a_head(network):
     network.delay_s = 0.001
     count = 10 * WINDOW + 17
     disk = {("t", "dead"): (0, contents("t", "dead", count))}
@@ -94,8 +97,7 @@ def test_a_late_consumer_catches_up_without_waiting_for_a_head():
     assert network.sent[Fetch] < 2 * count / WINDOW + 10
 
 
-def test_a_consumer_that_catches_up_overtakes_a_producer_that_does_not_pause():
-    network = Network(Random(1))
+def test_a_consumer_that_catches_up_overtakes_a_producer_that_does_not_pause(network):
     network.delay_s = 0.02
     Store(network, "store", {("t", "p"): (0, contents("t", "p", 2000))})
     producer = Producer(network, "t", "p")
@@ -115,8 +117,7 @@ def test_a_consumer_that_catches_up_overtakes_a_producer_that_does_not_pause():
     assert consumer.read == {("t", "p"): [*range(5000)]}
 
 
-def test_a_lost_ack_is_repeated_at_the_next_head():
-    network = Network(Random(1))
+def test_a_lost_ack_is_repeated_at_the_next_head(network):
     producer, _ = Producer(network, "t", "p"), Store(network, "store", {})
     producer.produce(3)
     network.run(0.2)
@@ -128,8 +129,7 @@ def test_a_lost_ack_is_repeated_at_the_next_head():
     assert network.sent[Ack] <= 5
 
 
-def test_a_new_store_takes_over_from_another_what_the_producer_no_longer_has():
-    network = Network(Random(1))
+def test_a_new_store_takes_over_from_another_what_the_producer_no_longer_has(network):
     producer, _ = Producer(network, "t", "p"), Store(network, "old", {})
     producer.produce(100)
     network.run(2.0)
@@ -141,8 +141,7 @@ def test_a_new_store_takes_over_from_another_what_the_producer_no_longer_has():
     assert new.disk == {("t", "p"): (0, contents("t", "p", 101))}
 
 
-def test_a_new_store_and_a_new_consumer_begin_with_what_is_left():
-    network = Network(Random(1))
+def test_a_new_store_and_a_new_consumer_begin_with_what_is_left(network):
     key = "t", "p"
     store = Store(network, "store", {key: (0, contents(*key, 100))})
     store.delete(key, 60)
@@ -160,8 +159,7 @@ def test_a_new_store_and_a_new_consumer_begin_with_what_is_left():
     assert second.disk == {key: (60, contents(*key, 101, first=60))}
 
 
-def test_a_beginning_that_another_store_still_has_is_not_lost():
-    network = Network(Random(1))
+def test_a_beginning_that_another_store_still_has_is_not_lost(network):
     key = "t", "p"
     Store(network, "short", {key: (60, contents(*key, 100, first=60))})
     full = Store(network, "full", {key: (0, contents(*key, 100))})
@@ -175,8 +173,7 @@ def test_a_beginning_that_another_store_still_has_is_not_lost():
 
 
 @pytest.mark.parametrize("skip_lost", [False, True])
-def test_records_lost_in_the_middle_are_told_once_and_skipped_only_if_wanted(skip_lost):
-    network = Network(Random(1))
+def test_records_lost_in_the_middle_are_told_once_and_skipped_only_if_wanted(network, skip_lost):
     key = "t", "p"
     Store(network, "store", {key: (60, contents(*key, 100, first=60))})
     consumer = Consumer(network, "consumer", ["t"], offsets={key: 10}, skip_lost=skip_lost)
@@ -185,8 +182,7 @@ def test_records_lost_in_the_middle_are_told_once_and_skipped_only_if_wanted(ski
     assert consumer.read == ({key: [*range(60, 100)]} if skip_lost else {})
 
 
-def test_a_producer_without_acks_serves_late_consumers_what_it_still_has():
-    network = Network(Random(1))
+def test_a_producer_without_acks_serves_late_consumers_what_it_still_has(network):
     producer = Producer(network, "t", "p", acks=0, limit_records=50)
     producer.produce(80)
     consumer = Consumer(network, "consumer", ["t"])
@@ -198,8 +194,7 @@ def test_a_producer_without_acks_serves_late_consumers_what_it_still_has():
 
 
 @pytest.mark.parametrize(("start", "first"), [("earliest", 0), ("latest", 10), (4, 4), (12, 12)])
-def test_a_partition_begins_where_the_consumer_wants_it(start, first):
-    network = Network(Random(1))
+def test_a_partition_begins_where_the_consumer_wants_it(network, start, first):
     producer, _ = Producer(network, "t", "p"), Store(network, "store", {})
     producer.produce(10)
     network.run(3.0)
@@ -210,8 +205,7 @@ def test_a_partition_begins_where_the_consumer_wants_it(start, first):
     assert consumer.read == {("t", "p"): [*range(first, 15)]}
 
 
-def test_two_producers_of_one_partition_harm_no_other_and_each_sequence_comes_once():
-    network = Network(Random(1))
+def test_two_producers_of_one_partition_harm_no_other_and_each_sequence_comes_once(network):
     one, two = Producer(network, "t", "p"), Producer(network, "t", "p")
     other = Producer(network, "t", "q")
     disk: dict = {}
@@ -226,8 +220,7 @@ def test_two_producers_of_one_partition_harm_no_other_and_each_sequence_comes_on
     assert disk == {("t", "p"): (0, contents("t", "p", 40)), ("t", "q"): (0, contents("t", "q", 20))}
 
 
-def test_a_new_leader_continues_the_partition_of_the_old_one():
-    network = Network(Random(1))
+def test_a_new_leader_continues_the_partition_of_the_old_one(network):
     old = Producer(network, "t", "p")
     disk: dict = {}
     Store(network, "store", disk)

@@ -47,8 +47,7 @@ async def read(consumer, number: int) -> list[int]:
     return [(await anext(consumer)).sequence for _ in range(number)]
 
 
-async def test_a_record_is_stored_acknowledged_and_read(autojump_clock, tmp_path):
-    network = MemoryNetwork()
+async def test_a_record_is_stored_acknowledged_and_read(network, autojump_clock, tmp_path):
     async with (
         run_store(network.node("s"), tmp_path) as store,
         run_producer(network.node("p"), producer_core()) as producer,
@@ -113,8 +112,7 @@ async def test_a_slow_consumer_holds_no_more_than_it_may_and_loses_nothing(
         assert await read(consumer, 10_000) == [*range(10_000)]
 
 
-async def test_a_producer_waits_for_room_until_a_store_has_acknowledged(autojump_clock, tmp_path):
-    network = MemoryNetwork()
+async def test_a_producer_waits_for_room_until_a_store_has_acknowledged(network, autojump_clock, tmp_path):
     async with run_producer(network.node("p"), producer_core(limit_records=3)) as producer:
         with trio.move_on_after(10) as scope:
             await producer.send_many([b"x"] * 5)
@@ -139,8 +137,7 @@ async def test_a_producer_whose_acks_all_get_lost_learns_what_is_saved(autojump_
         assert store.partitions() == [SavedPartition("t", "p", 0, 5)]
 
 
-async def test_two_stores_are_two_by_their_connections(autojump_clock, tmp_path):
-    network = MemoryNetwork()
+async def test_two_stores_are_two_by_their_connections(network, autojump_clock, tmp_path):
     async with (
         run_producer(network.node("p"), producer_core(acks=2)) as producer,
         run_store(network.node("s1"), tmp_path / "1"),
@@ -160,9 +157,8 @@ async def test_a_record_that_is_too_large_is_refused(autojump_clock):
 
 
 async def test_what_cannot_be_saved_is_not_acknowledged_and_ends_the_store(
-    autojump_clock, tmp_path, monkeypatch
+    network, autojump_clock, tmp_path, monkeypatch
 ):
-    network = MemoryNetwork()
     node = network.node("s")
 
     def fail(*arguments):
@@ -267,8 +263,7 @@ async def test_a_consumer_goes_on_behind_what_it_has_saved(autojump_clock, tmp_p
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_latest_consumer_saves_where_it_began(autojump_clock, tmp_path):
-    network = MemoryNetwork()
+async def test_a_latest_consumer_saves_where_it_began(network, autojump_clock, tmp_path):
     async with run_producer(network.node("p"), producer_core()) as producer:
         await producer.send_many([b"x"] * 5)
         with closing(OffsetsFile(tmp_path / "offsets.json")) as file:
@@ -307,8 +302,7 @@ def test_a_file_that_holds_no_offsets_is_refused_and_kept(tmp_path, text):
     assert path.read_text() == text
 
 
-async def test_hostile_commands_are_counted_and_told_once_a_second(autojump_clock, tmp_path, caplog):
-    network = MemoryNetwork()
+async def test_hostile_commands_are_counted_and_told_once_a_second(network, autojump_clock, tmp_path, caplog):
     stranger = network.node("x")
     async with (
         run_store(network.node("s"), tmp_path) as store,
@@ -330,8 +324,7 @@ async def test_hostile_commands_are_counted_and_told_once_a_second(autojump_cloc
     assert 3 <= len(told) <= 9  # three roles, three seconds
 
 
-async def test_records_that_no_node_has_are_told_now_and_then(autojump_clock, tmp_path, caplog):
-    network = MemoryNetwork()
+async def test_records_that_no_node_has_are_told_now_and_then(network, autojump_clock, tmp_path, caplog):
     liar = network.node("x")
     async with (
         run_store(network.node("s"), tmp_path),

@@ -101,9 +101,7 @@ async def command(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("application", ["log", "key-value"])
-async def test_node_joins_a_cluster_that_jraft_leads(
-    application: str, tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_joins_a_cluster_that_jraft_leads(application, tmp_path, nursery, monkeypatch):
     install_key_value(tmp_path, monkeypatch)
     servers = Servers(nursery)
     await servers.start()
