@@ -24,7 +24,6 @@ from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
 from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, FakeRouter
 
 KEYS = long_term_keys()
-FREE_PORT = "127.0.0.1:1"
 
 
 def now_ms() -> int:
@@ -62,8 +61,8 @@ class TestI2cpPublisher(PublisherSuite):
         return publisher_at(listening.address)
 
     @pytest.fixture
-    def unreachable_publisher(self) -> I2cpPublisher:
-        return publisher_at(FREE_PORT)
+    def unreachable_publisher(self, nowhere: str) -> I2cpPublisher:
+        return publisher_at(nowhere)
 
     @pytest.fixture
     def order(self) -> Order:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import resource
-import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,13 +90,6 @@ async def listening() -> AsyncIterator[Listening]:
 
 
 @pytest.fixture
-def target() -> Iterator[str]:
-    """A service that accepts connections, HOST:PORT."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.fixture
 def keys(tmp_path: Path) -> DestinationKeys:
     """Those in ``site.bundle``."""
     keys = bundle(now_ms(), hops=1)
@@ -125,9 +117,8 @@ class TestServicePublisher(PublisherSuite):
         return make()
 
     @pytest.fixture
-    def unreachable_publisher(self, make: Make) -> I2cpPublisher:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            return make(address=f"127.0.0.1:{closed.getsockname()[1]}")
+    def unreachable_publisher(self, make: Make, nowhere: str) -> I2cpPublisher:
+        return make(address=nowhere)
 
     @pytest.fixture
     def kill_router(self, listening: Listening) -> Callable[[], None]:
@@ -207,11 +198,9 @@ async def test_key_is_reported_and_its_expiry_keeps_it_from_standby(make: Make, 
         assert not (await publisher.status()).is_ready
 
 
-async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        target = f"127.0.0.1:{closed.getsockname()[1]}"
-    async with make(target=target) as publisher:
-        with pytest.raises(PublisherError, match=rf"nothing listens at the target {target}"):
+async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make, nowhere: str) -> None:
+    async with make(target=nowhere) as publisher:
+        with pytest.raises(PublisherError, match=rf"nothing listens at the target {nowhere}"):
             await publisher.standby()
 
 

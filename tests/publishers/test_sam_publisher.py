@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import math
 import secrets
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,6 @@ async def router() -> AsyncIterator[SamRouter]:
 
 
 @pytest.fixture
-def target() -> Iterator[str]:
-    """A service that accepts connections, HOST:PORT."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.fixture
 def make(router: SamRouter, target: str, tmp_path: Path) -> Make:
     """Makes a publisher with the given keys of its configuration."""
     create_keys(tmp_path / "service.key")
@@ -59,9 +51,11 @@ def make(router: SamRouter, target: str, tmp_path: Path) -> Make:
     return make
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waits that only real routers need."""
+@pytest.fixture(autouse=True)
+def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waits that only real routers need, but where a test has a clock for them."""
+    if "mock_clock" in request.fixturenames:
+        return
     monkeypatch.setattr(module, "REOPEN_AFTER_S", 0.0)
     monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.001)
     monkeypatch.setattr(module, "WATCH_INTERVAL_S", 0.001)
@@ -84,23 +78,20 @@ async def lost(publisher: SamPublisher) -> str:
     return problem
 
 
-@pytest.mark.usefixtures("at_once")
 class TestSamPublisher(PublisherSuite):
     @pytest.fixture
     def publisher(self, make: Make) -> SamPublisher:
         return make()
 
     @pytest.fixture
-    def unreachable_publisher(self, make: Make) -> SamPublisher:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            return make(address=f"127.0.0.1:{closed.getsockname()[1]}")
+    def unreachable_publisher(self, make: Make, nowhere: str) -> SamPublisher:
+        return make(address=nowhere)
 
     @pytest.fixture
     def kill_router(self, router: SamRouter) -> Callable[[], None]:
         return router.kill
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_hangs_is_noticed_on_standby(make, router, monkeypatch):
     async with make() as publisher:
         await publisher.standby()
@@ -111,7 +102,6 @@ async def test_router_that_hangs_is_noticed_on_standby(make, router, monkeypatch
         assert "does not answer within" in status.problems[0]
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_closes_idle_connections_is_not_gone(make: Make, router: SamRouter) -> None:
     async with make() as publisher:
         await publisher.standby()
@@ -122,7 +112,6 @@ async def test_router_that_closes_idle_connections_is_not_gone(make: Make, route
             assert (await publisher.status()).is_ready
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_session_that_is_refused_does_not_mean_that_the_router_is_gone(make, router):
     router.replies["SESSION CREATE"] = "SESSION STATUS RESULT=DUPLICATED_DEST"
     async with make() as publisher:
@@ -132,7 +121,6 @@ async def test_session_that_is_refused_does_not_mean_that_the_router_is_gone(mak
         assert (await publisher.status()).is_ready
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_target(
     make: Make, router: SamRouter, target: str, tmp_path: Path
 ) -> None:
@@ -156,7 +144,6 @@ async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_t
         assert session not in router.forwards
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_figures_of_the_leaf_are_those_of_its_session(make: Make) -> None:
     publisher = make(quantity=2)
     destination = encode(publisher.destination)
@@ -174,7 +161,6 @@ async def test_figures_of_the_leaf_are_those_of_its_session(make: Make) -> None:
         assert status.problems == ()
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_publication_counts_when_a_look_up_finds_the_service(make: Make, router: SamRouter) -> None:
     router.is_found = False
     async with make() as publisher, trio.open_nursery() as nursery:
@@ -188,7 +174,6 @@ async def test_publication_counts_when_a_look_up_finds_the_service(make: Make, r
     assert router.streams == 1
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_cancelled_publication_goes_on_when_it_is_called_again(make: Make, router: SamRouter) -> None:
     router.is_found = False
     async with make() as publisher:
@@ -203,7 +188,6 @@ async def test_cancelled_publication_goes_on_when_it_is_called_again(make: Make,
         assert session in router.sessions
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(make, router):
     router.replies["STREAM FORWARD"] = "STREAM STATUS RESULT=INVALID_ID"
     router.replies["SESSION CREATE"] = None
@@ -238,7 +222,6 @@ async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(m
             await publisher.retire(None)
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_session_that_the_router_ends_is_no_longer_published(make: Make, router: SamRouter) -> None:
     async with publishing(make()) as publisher:
         router.cut()
@@ -248,7 +231,6 @@ async def test_session_that_the_router_ends_is_no_longer_published(make: Make, r
         assert (await publisher.status()).problems == ()
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_session_whose_forwarding_ends_is_no_longer_published(make: Make, router: SamRouter) -> None:
     async with publishing(make()) as publisher:
         router.cut("STREAM FORWARD")
@@ -256,7 +238,6 @@ async def test_session_whose_forwarding_ends_is_no_longer_published(make: Make, 
         assert router.forwards == {}
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(make, router):
     async with publishing(make()) as publisher:
         router.closing = trio.Event()
@@ -279,7 +260,6 @@ async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(m
         assert (await publisher.status()).is_publishing
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_hangs_is_no_longer_published(make, router, monkeypatch):
     # The limit of the product, from the beginning: the check that is under way has to have it, too.
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", LIMIT_S)
@@ -290,7 +270,6 @@ async def test_router_that_hangs_is_no_longer_published(make, router, monkeypatc
             await router.changed.wait()
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_hangs_while_it_is_published_is_told_soon(make, router, monkeypatch):
     # From the beginning: the check that is under way has to have it, too.
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", LIMIT_S)
@@ -309,7 +288,6 @@ async def refused(publisher: SamPublisher, words: str) -> None:
         await publisher.publish(ORDER)
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_router_that_goes_away_is_named_by_standby_and_comes_back(make, router):
     async with publishing(make()) as publisher:
         port = int(router.address.partition(":")[2])
@@ -322,7 +300,6 @@ async def test_router_that_goes_away_is_named_by_standby_and_comes_back(make, ro
         await publisher.publish(ORDER)
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("command", "reply", "sentence"),
     [
@@ -358,7 +335,6 @@ async def test_refusal_is_told_and_the_publisher_goes_on(make, router, tmp_path,
         assert (await publisher.status()).is_publishing
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("reply", "sentence"),
     [
@@ -375,16 +351,12 @@ async def test_port_of_another_program_is_told_by_standby(make, router, monkeypa
             await publisher.standby()
 
 
-@pytest.mark.usefixtures("at_once")
-async def test_target_where_nothing_listens_is_told_by_standby(make: Make, router: SamRouter) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        target = f"127.0.0.1:{closed.getsockname()[1]}"
-    async with make(target=target) as publisher:
-        with pytest.raises(PublisherError, match=f"nothing listens at the target {target}"):
+async def test_target_where_nothing_listens_is_told_by_standby(make: Make, nowhere: str) -> None:
+    async with make(target=nowhere) as publisher:
+        with pytest.raises(PublisherError, match=f"nothing listens at the target {nowhere}"):
             await publisher.standby()
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_session_ends_when_the_publisher_is_left_by_an_error(make: Make, router: SamRouter) -> None:
     with pytest.raises(ZeroDivisionError):
         async with publishing(make()):
@@ -408,7 +380,6 @@ def bundle(directory: Path, days: float, node: int = 1) -> None:
     write_bundle(directory / "service.bundle", made)
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_path: Path) -> None:
     bundle(tmp_path, days=90)
     keys = read_keys(tmp_path / "service.bundle", allow_expired=True)
@@ -418,7 +389,6 @@ async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_pa
     assert make().key is None
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, tmp_path: Path) -> None:
     bundle(tmp_path, days=-1)
     async with make(keys="service.bundle") as publisher:
@@ -427,7 +397,6 @@ async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, t
                 await call
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_bundle_that_expires_while_it_is_published_ends_the_session(
     make: Make, router: SamRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import trio
 import trio.testing
 
 from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.lab.processes import free_ports
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 
 CAPTURE = Path(__file__).parents[1] / "data" / "i2pcontrol" / "i2pcontrol-2.45.1.txt"
@@ -221,10 +221,8 @@ async def java_server(tmp_path: Path, nursery: trio.Nursery) -> ControlServer:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of 127.0.0.1 where nothing listens, and nothing else comes to: it is held."""
+    return free_ports(1)[0]
 
 
 @pytest.fixture
