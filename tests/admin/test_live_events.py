@@ -39,7 +39,8 @@ async def indexes(watcher: Watcher) -> list[int]:
     return [json.loads(line)["index"] for line in frame[frame.index(b"{") :].splitlines()]
 
 
-async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(farm, live, autojump_clock):
+def noted_reads(farm: FakeFarm) -> list[tuple[int, int]]:
+    """What is read from now on: after which index, up to which."""
     reads = list[tuple[int, int]]()
     read = farm.read
 
@@ -48,6 +49,11 @@ async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(farm, 
         return await read(after, upto, max_bytes)
 
     farm.read = noted  # type: ignore[method-assign]
+    return reads
+
+
+async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(farm, live, autojump_clock):
+    reads = noted_reads(farm)
     with live.watcher(0, ["entry"], LINES, ignore) as first:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.pump)
@@ -144,14 +150,7 @@ async def test_watchers_together_are_sent_no_more_than_their_share_and_all_of_it
 
 
 async def test_watchers_that_fall_behind_together_still_share_what_is_read(farm, live, autojump_clock):
-    reads = list[tuple[int, int]]()
-    read = farm.read
-
-    async def noted(after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
-        reads.append((after, upto))
-        return await read(after, upto, max_bytes)
-
-    farm.read = noted  # type: ignore[method-assign]
+    reads = noted_reads(farm)
     last = dict.fromkeys(range(20), 0)
 
     class CountingRecords(Records):

@@ -1,12 +1,31 @@
-"""Nodes in memory."""
+"""Nodes in memory, and a tower of either implementation."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
 
+import pytest
+import trio
+
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.transport import Endpoint
+from tests.dafka.c_programs import c_tower
 from tests.dafka.memory_network import MemoryNetwork
+from tests.dafka.meshes import plain_tower
 
 
 @pytest.fixture
 def network() -> MemoryNetwork:
     return MemoryNetwork()
+
+
+@pytest.fixture(params=["our tower", "C tower"])
+async def tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
+    is_ours = request.param == "our tower"
+    opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
+    with trio.fail_after(120):  # ends what hangs
+        async with opened as running:
+            yield running.endpoint

@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import Ack, Command, Record, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
@@ -22,23 +20,13 @@ from garlicfarm_plugin_dafka.mesh import Mesh, Received, open_mesh
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.store import open_store, run_store
-from tests.dafka.c_programs import CProgram, c_consumer, c_producer, c_store, c_tower
-from tests.dafka.meshes import plain_tower
+from tests.dafka.c_programs import CProgram, c_consumer, c_producer, c_store
 from tests.dafka.transcripts import recorded
 
 pytestmark = pytest.mark.cdafka
 DEADLINE_S = 60.0  # ends what hangs
 TOPIC = "hello"
 SHARED = "00112233445566778899AABBCCDDEEFF"
-
-
-@pytest.fixture(params=["our tower", "C tower"])
-async def tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
-    is_ours = request.param == "our tower"
-    opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
-    with trio.fail_after(DEADLINE_S):
-        async with opened as running:
-            yield running.endpoint
 
 
 def config(tower: Endpoint) -> MeshConfig:

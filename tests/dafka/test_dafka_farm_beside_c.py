@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka import farm_feed
 from garlicfarm_plugin_dafka.codec import DirectHead, GetHeads, StoreHello, subscription_prefix
@@ -22,8 +20,7 @@ from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.mesh import Mesh, Peer, open_mesh
 from garlicfarm_plugin_dafka.network import tick
-from tests.dafka.c_programs import CProgram, c_consumer, c_store, c_tower
-from tests.dafka.meshes import plain_tower
+from tests.dafka.c_programs import CProgram, c_consumer, c_store
 from tests.dafka.transcripts import FarmRecorder
 from tests.node.support.cluster import Cluster, cluster
 
@@ -34,15 +31,6 @@ LENGTH = 25
 KEEP = {"snapshot_every_entries": 20, "keep_entries": 2 * LENGTH, "keep_bytes": 1 << 20}
 """More than is posted until readers have caught up: a C reader asks once a second for what it lacks, and for
 ever in vain if that is deleted by then."""
-
-
-@pytest.fixture(params=["our tower", "C tower"])
-async def tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
-    is_ours = request.param == "our tower"
-    opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
-    with trio.fail_after(DEADLINE_S):
-        async with opened as running:
-            yield running.endpoint
 
 
 async def post(nodes: Cluster, posted: list[str], count: int) -> int:

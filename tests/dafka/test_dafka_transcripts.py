@@ -117,6 +117,26 @@ def test_producer_answers_as_it_did(path: Path):
     assert core.dropped.keys() <= {"FETCH of what is not there"}
 
 
+def replay_reader(
+    core: ConsumerCore | StoreCore, events: list[Event], after: Callable[[float], None]
+) -> None:
+    """``after`` each event and tick takes what the core has by then."""
+
+    def on_event(event: Event) -> None:
+        for command in event.got:
+            core.receive(command, event.t)
+        kind, routing = event.subscribed
+        if kind is not None:
+            core.on_subscription(kind, routing, True)
+        after(event.t)
+
+    def tick(now: float) -> None:
+        core.tick(now)
+        after(now)
+
+    replay(events, tick, on_event)
+
+
 @pytest.mark.parametrize("path", transcripts("consumer"), ids=lambda path: path.stem)
 def test_consumer_reads_each_record_once_and_asks_as_it_did(path: Path):
     head, events = read_transcript(path)
@@ -132,19 +152,7 @@ def test_consumer_reads_each_record_once_and_asks_as_it_did(path: Path):
         assert core.take_lost() == []
         sent.extend(core.take_commands(now))
 
-    def on_event(event: Event) -> None:
-        for command in event.got:
-            core.receive(command, event.t)
-        kind, routing = event.subscribed
-        if kind is not None:
-            core.on_subscription(kind, routing, True)
-        after(event.t)
-
-    def tick(now: float) -> None:
-        core.tick(now)
-        after(now)
-
-    replay(events, tick, on_event)
+    replay_reader(core, events, after)
     assert streams(sent) == streams(sent_in(events))
     assert all(contents == numbered(0, len(contents)) for contents in read.values())
     offered = {
@@ -177,19 +185,7 @@ def test_store_saves_each_record_and_acknowledges_as_it_did(path: Path):
             sent.extend(DirectRecord(*place, *each) for each in enumerate(contents, turn.first))
             core.fetches.advance(turn, turn.first, turn.first + len(contents))
 
-    def on_event(event: Event) -> None:
-        for command in event.got:
-            core.receive(command, event.t)
-        kind, routing = event.subscribed
-        if kind is not None:
-            core.on_subscription(kind, routing, True)
-        save(event.t)
-
-    def tick(now: float) -> None:
-        core.tick(now)
-        save(now)
-
-    replay(events, tick, on_event)
+    replay_reader(core, events, save)
     assert saved == numbered(0, len(saved))
     assert streams(sent) == streams(sent_in(events))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import trio
+from trio.testing import memory_stream_pair
 
 DATE = 32
 CREATE_SESSION = 1
@@ -65,6 +66,16 @@ class FakeRouter:
         leases = [bytes(range(32)) + struct.pack(">IQ", 7 + i, end) for i, end in enumerate(ends)]
         for stream in self.streams:
             await send(stream, 37, b"\x12\x34" + bytes([len(ends)]) + b"".join(leases))
+
+    def connect(self, nursery: trio.Nursery, *, is_up: bool) -> trio.abc.Stream:
+        """A connection in memory, refused unless it ``is_up``."""
+        if not is_up:
+            raise OSError("all attempts failed") from ExceptionGroup(
+                "all attempts failed", [ConnectionRefusedError(111, "Connection refused")]
+            )
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(self.serve, theirs)
+        return ours
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         self.streams.append(stream)

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
@@ -48,13 +48,7 @@ class Bench:
     async def connect(self) -> trio.abc.Stream:
         self.connected_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
-        if not self.is_up:
-            raise OSError("all attempts failed") from ExceptionGroup(
-                "all attempts failed", [ConnectionRefusedError(111, "Connection refused")]
-            )
-        ours, theirs = memory_stream_pair()
-        self.nursery.start_soon(self.router.serve, theirs)
-        return ours
+        return self.router.connect(self.nursery, is_up=self.is_up)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import trio
-from trio.testing import memory_stream_pair
 
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_set
@@ -96,13 +95,7 @@ class Bench:
     async def connect(self) -> trio.abc.Stream:
         self.connected_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
-        if not self.is_up:
-            raise OSError("all attempts failed") from ExceptionGroup(
-                "all attempts failed", [ConnectionRefusedError(111, "Connection refused")]
-            )
-        ours, theirs = memory_stream_pair()
-        self.nursery.start_soon(self.router.serve, theirs)
-        return ours
+        return self.router.connect(self.nursery, is_up=self.is_up)
 
     async def run(self) -> None:
         with self.running:
