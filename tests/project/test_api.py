@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,15 @@ def test_door_exports_what_the_page_lists(door: str) -> None:
     if door != "garlicfarm_plugin_spark":  # its names need Spark
         for name in DOORS[door]:
             assert getattr(import_module(door), name) is not None
+
+
+def test_packages_that_are_doors_import_nothing_until_a_name_is_asked_for() -> None:
+    packages = [door for door in DOORS if "lazy_names(" in Path(find_spec(door).origin).read_text()]
+    assert len(packages) >= 5
+    program = f"import sys, {', '.join(packages)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    third_party = {"trio", "msgspec", "httpcore", "httpx", "pytest", "zmq", "pyspark", "cryptography"}
+    assert third_party & set(done.stdout.split()) == set()
 
 
 def test_each_example_is_a_first_file_of_the_documentation() -> None:
