@@ -8,14 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from garlicfarm.errors import (
-    DiskHangs,
-    EntryRefused,
-    NoQuorum,
-    NotLeader,
-    OutcomeUnknown,
-    ProposalDropped,
-)
+from garlicfarm.errors import DiskHangs, EntryRefused, NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
 from garlicfarm.feed.binary_format import MEDIA_TYPE, encode_records
 from garlicfarm.feed.lines import encode_lines
 from garlicfarm.refusals import Refusal

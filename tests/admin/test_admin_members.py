@@ -9,13 +9,7 @@ import trio
 
 from garlicfarm.admin.problems import problem_of
 from garlicfarm.client import AdminClient
-from garlicfarm.errors import (
-    AuthError,
-    NoQuorum,
-    NotLeader,
-    OutcomeUnknown,
-    ProposalDropped,
-)
+from garlicfarm.errors import AuthError, NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
 from garlicfarm.refusals import Refusal
 from tests.admin.fake_node import FakeNode
 

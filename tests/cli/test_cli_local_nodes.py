@@ -190,10 +190,7 @@ CREATE = [
 
 @pytest.mark.parametrize(
     ("arguments", "made"),
-    [
-        (["node", "init", "--host", "a.example"], {"garlicfarm.toml", "data"}),
-        (CREATE, {"node-1", "node-2"}),
-    ],
+    [(["node", "init", "--host", "a.example"], {"garlicfarm.toml", "data"}), (CREATE, {"node-1", "node-2"})],
     ids=["node init", "farm create"],
 )
 def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(here, arguments, made):

@@ -248,12 +248,7 @@ def test_status_says_how_far_the_feeds_are_and_why_not_further() -> None:
     assert feed_lines(status(feeds=[])) == []
     dafka = {"name": "dafka", "plugin": "dafka", "state": "running", "index": 7, "lag": 0, "problem": None}
     lines = feed_lines(
-        status(
-            feeds=[
-                dafka,
-                dafka | {"name": "files", "state": "failed", "lag": 5, "problem": "no\x1b[2J"},
-            ]
-        )
+        status(feeds=[dafka, dafka | {"name": "files", "state": "failed", "lag": 5, "problem": "no\x1b[2J"}])
     )
     assert lines == [
         "node 1, feed dafka: running, up to date",

@@ -21,14 +21,7 @@ from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
-from garlicfarm.wire.messages import (
-    NO_LEADER,
-    ClusterServer,
-    Configuration,
-    MessageType,
-    Request,
-    Response,
-)
+from garlicfarm.wire.messages import NO_LEADER, ClusterServer, Configuration, MessageType, Request, Response
 
 NEW = ClusterServer(4, "ssl://d.example:1?pin=sha256-abc")
 MEMBERS = Configuration(1, 0, tuple(ClusterServer(i, f"ssl://m{i}.example:1") for i in (1, 2, 3)))

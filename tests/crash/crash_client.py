@@ -142,11 +142,7 @@ class Writers:
         while not self._stopping:
             sequence += 1
             note = StatusDocument(
-                cluster="farm",
-                date=time.time_ns() // 1_000_000,
-                id=0,
-                sequence=sequence,
-                config={"by": user},
+                cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=sequence, config={"by": user}
             )
             entry = encode_status(note)
             await self.post_note(nodes, user, f"{user}-{sequence}", entry)

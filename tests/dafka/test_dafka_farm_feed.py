@@ -350,13 +350,7 @@ async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_g
                 await trio.sleep(20)
                 assert {
                     P.index(partition): first for (_, partition), first in consumer.offsets().items()
-                } == {
-                    0: 10,
-                    1: 10,
-                    2: 10,
-                    3: 10,
-                    4: 5,
-                }
+                } == {0: 10, 1: 10, 2: 10, 3: 10, 4: 5}
             assert [entry.value for entry in entries_of(sorted_by_epoch(records))] == farm.values[30:]
             assert "records-lost" in caplog.text
 

@@ -243,10 +243,7 @@ def looked_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         SILENT.wait(60)
         raise OSError("no answer")
     assert host.endswith(".test")
-    return [
-        (socket.AF_INET6, 0, 0, "", ("fd00::1", 0, 0, 0)),
-        (socket.AF_INET, 0, 0, "", (HOST, 0)),
-    ]
+    return [(socket.AF_INET6, 0, 0, "", ("fd00::1", 0, 0, 0)), (socket.AF_INET, 0, 0, "", (HOST, 0))]
 
 
 class ForeignNode:

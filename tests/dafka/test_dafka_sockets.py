@@ -10,13 +10,7 @@ import trio
 import zmq
 from trio.testing import wait_all_tasks_blocked
 
-from garlicfarm_plugin_dafka.sockets import (
-    MAX_BATCH,
-    MAX_FRAMES,
-    Context,
-    open_context,
-    user_of,
-)
+from garlicfarm_plugin_dafka.sockets import MAX_BATCH, MAX_FRAMES, Context, open_context, user_of
 from tests.dafka.meshes import ForeignSocket
 
 HOST = "127.0.0.1"

@@ -185,10 +185,7 @@ async def main(directory: Path, keys: str) -> None:
             for router, port in zip(network[: len(NODES)], ports, strict=True)
         }
         plan = FarmPlan(
-            raft=FAST,
-            interval_ms=INTERVAL_MS,
-            master=encode(master.destination),
-            master_key_file=master_file,
+            raft=FAST, interval_ms=INTERVAL_MS, master=encode(master.destination), master_key_file=master_file
         )
         async with process_farm(directory / "farm", members, plan, start=False) as farm:
             if keys == "bundle":

@@ -142,10 +142,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
     async with publisher(network[A], directory / "other.bundle") as third:
         await third.standby()
         tell("published", seconds=await publish(third, 5), transient=third.key is not None)
-        tell(
-            "fetched",
-            seconds=await fetch(network[C], read_keys(directory / "other.bundle")),
-        )
+        tell("fetched", seconds=await fetch(network[C], read_keys(directory / "other.bundle")))
 
 
 async def refused(made: SamPublisher) -> str:

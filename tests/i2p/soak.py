@@ -94,13 +94,7 @@ class Soak(WatchedFarm):
     patience_s = 300.0
     ask_s = 30.0
 
-    def __init__(
-        self,
-        act: Act,
-        farm: ProcessFarm,
-        directory: Path,
-        routers: I2pdNetwork,
-    ) -> None:
+    def __init__(self, act: Act, farm: ProcessFarm, directory: Path, routers: I2pdNetwork) -> None:
         super().__init__(farm, directory, random.Random())
         self._routers = routers
         self.tell = partial(Report().tell, act=act.name)

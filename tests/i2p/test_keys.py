@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.i2p.destination import (
-    check_signature,
-    make_destination,
-    signing_key,
-    split_destination,
-)
+from garlicfarm.i2p.destination import check_signature, make_destination, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key, make_bundle
 from garlicfarm.i2p.offline_signature import OfflineSignature, sign_offline, signer

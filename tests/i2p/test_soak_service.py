@@ -79,13 +79,7 @@ def test_availability_counts_the_requests_that_began_between() -> None:
 
 @pytest.mark.parametrize(
     ("moments", "gap_s"),
-    [
-        ([11.0, 12.0, 19.0], 7.0),
-        ([14.0, 12.0], 6.0),
-        ([13.0, 18.5], 5.5),
-        ([1.0, 25.0], 10.0),
-        ([], 10.0),
-    ],
+    [([11.0, 12.0, 19.0], 7.0), ([14.0, 12.0], 6.0), ([13.0, 18.5], 5.5), ([1.0, 25.0], 10.0), ([], 10.0)],
     ids=["between", "at-the-end", "unsorted-no-more", "outside", "none"],
 )
 def test_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], gap_s: float) -> None:

@@ -53,10 +53,7 @@ FOLLOWERS = {
 }
 """(conversation, node): in each conversation all nodes but the leader, and who joins in 3 and 6."""
 
-EXCEPTIONS = {
-    238: ("next_index", 2, 1, "joiner"),
-    415: ("next_index", 2, 1, "joiner"),
-}
+EXCEPTIONS = {238: ("next_index", 2, 1, "joiner"), 415: ("next_index", 2, 1, "joiner")}
 """Captured response → (field, what JRaft said, what we say, the row of the table)."""
 
 

@@ -93,9 +93,7 @@ class Servers:
 async def command(*arguments: str) -> tuple[int, str]:
     with trio.fail_after(TIMEOUT_S):
         done = await trio.run_process(
-            [sys.executable, "-m", "garlicfarm", *arguments],
-            capture_stderr=True,
-            check=False,
+            [sys.executable, "-m", "garlicfarm", *arguments], capture_stderr=True, check=False
         )
     return done.returncode, done.stderr.decode()
 

@@ -15,13 +15,7 @@ import trio.testing
 
 from garlicfarm.raft import joiner
 from garlicfarm.refusals import Refusal
-from garlicfarm.wire import (
-    Limits,
-    RequestDecoder,
-    decode_log_pack,
-    encode_request,
-    encode_response,
-)
+from garlicfarm.wire import Limits, RequestDecoder, decode_log_pack, encode_request, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from tests.interop.captured import Message, conversation, exchanges, known_entries
 from tests.interop.member import Member, Wire, running
@@ -82,10 +76,7 @@ class Others:
 async def leading() -> AsyncIterator[tuple[Member, Others, Wire]]:
     """Our node 2 leads 1 and 3 in term 1; a client of it."""
     others = Others()
-    async with (
-        running(LEADER, election_s=(3.0, 5.0)) as (node, opened),
-        trio.open_nursery() as nursery,
-    ):
+    async with running(LEADER, election_s=(3.0, 5.0)) as (node, opened), trio.open_nursery() as nursery:
 
         async def serve(member: int, stream: trio.abc.Stream) -> None:
             decoder = RequestDecoder(Limits())

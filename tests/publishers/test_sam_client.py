@@ -129,12 +129,7 @@ async def test_session_has_its_key_options_and_forwarding(router: SamRouter) -> 
         await session.forward(8080)
         await session.wait_ready()
         (created,) = router.told("SESSION CREATE")
-        assert created == {
-            "STYLE": "STREAM",
-            "ID": created["ID"],
-            "DESTINATION": KEY,
-            "inbound.length": "1",
-        }
+        assert created == {"STYLE": "STREAM", "ID": created["ID"], "DESTINATION": KEY, "inbound.length": "1"}
         assert router.forwards == {created["ID"]: "8080"}
         assert KEY not in repr(session)
         await session.aclose()

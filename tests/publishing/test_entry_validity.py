@@ -76,11 +76,7 @@ INVALID = [
     ),
     ({"config": {"node": {"keyExpires": -1}}}, "config.node.keyExpires", "out of range"),
     ({"config": {"node": {"leaseSet": "a"}}}, "config.node.leaseSet", "not I2P base64"),
-    (
-        {"config": {"node": {"leaseSet": encode(bytes(1025))}}},
-        "config.node.leaseSet",
-        "too large",
-    ),
+    ({"config": {"node": {"leaseSet": encode(bytes(1025))}}}, "config.node.leaseSet", "too large"),
     ({"meta": {"publishConfig": "maybe"}}, "meta.publishConfig", "not one of its values"),
     ({"meta": {"publishing": 1}}, "meta.publishing", "not true or false"),
     ({"meta": {"destination": SHORT}}, "meta.destination", "not a destination"),

@@ -48,11 +48,7 @@ BAD = {
     "10,000 destinations": (many(10_000, {"destination": destination(1)}), "", "too large"),
     "1,000 destinations that fit": (many(1_000, {}), "destinations[0].destination", "missing"),
     "years ahead": (text(date=T0 + YEARS_MS), "date", "years ahead"),
-    "years ahead, a note": (
-        text(id=0, date=T0 + YEARS_MS, config={"by": "alice"}),
-        "date",
-        "years ahead",
-    ),
+    "years ahead, a note": (text(id=0, date=T0 + YEARS_MS, config={"by": "alice"}), "date", "years ahead"),
     "past the end of I2P's dates": (text(date=2**32 * 1000), "date", "out of range"),
     "invalid base64": (many(1, {"destination": "?" * 516}), "destinations[0].destination", "not I2P base64"),
     "lone surrogate": (text(extra="\ud800"), "", "lone surrogate"),

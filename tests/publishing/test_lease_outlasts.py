@@ -44,10 +44,7 @@ def test_preset_s_lease_is_as_long_as_the_inequality_asks_and_no_longer(preset: 
 
     assert left_ms(R - 1) < 0 <= left_ms(R)
     found = least_R(
-        interval_ms,
-        election_timeout_max_s=election_s,
-        rpc_timeout_s=rpc_s,
-        retire_timeout_s=RETIRE_TIMEOUT_S,
+        interval_ms, election_timeout_max_s=election_s, rpc_timeout_s=rpc_s, retire_timeout_s=RETIRE_TIMEOUT_S
     )
     assert found == R
 

@@ -8,15 +8,9 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from garlicfarm.errors import (
-    RemoteProtocolError,
-)
+from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.storage import Genesis
-from garlicfarm.wire import (
-    ClusterServer,
-    Configuration,
-    Limits,
-)
+from garlicfarm.wire import ClusterServer, Configuration, Limits
 
 DATA = Path(__file__).parents[2] / "data"
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -15,12 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from garlicfarm.errors import (
-    EntryRefused,
-    StorageDamaged,
-    StorageError,
-    StorageVersion,
-)
+from garlicfarm.errors import EntryRefused, StorageDamaged, StorageError, StorageVersion
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
@@ -29,10 +24,7 @@ from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import LogStore, Snapshot, Writer, create_store, write_snapshot
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshots import read_snapshot
-from garlicfarm.wire import (
-    SnapshotSyncRequest,
-    ValueType,
-)
+from garlicfarm.wire import SnapshotSyncRequest, ValueType
 from tests.fuzz.targets.base import DATA, FARM, GENESIS, MEMBERS, MEMORY, Target, choice
 
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from garlicfarm.errors import (
-    RemoteProtocolError,
-)
+from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.feed.binary_format import encode_records
 from garlicfarm.feed.events import (
     HealthEvent,
@@ -23,9 +21,7 @@ from garlicfarm.feed.events import (
     encode_event,
 )
 from garlicfarm.raft.types import Entry
-from garlicfarm.wire import (
-    ValueType,
-)
+from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka import codec as codec_of_dafka
 from garlicfarm_plugin_dafka.zap import zap_answer
 from tests.fuzz.targets.base import DATA, Target

@@ -11,10 +11,7 @@ import msgspec
 
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken, check_expiry, decode_token, encode_token
-from garlicfarm.errors import (
-    AuthError,
-    ConfigError,
-)
+from garlicfarm.errors import AuthError, ConfigError
 from tests.config.test_config_load import FULL, SMALLEST
 from tests.fuzz.targets.base import FARM, GENESIS, KEY, MEMBERS, MEMORY, Target, choice
 

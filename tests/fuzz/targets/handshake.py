@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from garlicfarm.errors import (
-    AuthError,
-    RemoteProtocolError,
-)
+from garlicfarm.errors import AuthError, RemoteProtocolError
 from garlicfarm.http.digest import (
     ALGORITHMS,
     REALM,

@@ -9,9 +9,7 @@ from pathlib import Path
 from random import Random
 
 from garlicfarm.credentials.destination_keys import read_keys, write_bundle
-from garlicfarm.errors import (
-    ConfigError,
-)
+from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.i2cp import MessageDecoder

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from garlicfarm.errors import (
-    RemoteProtocolError,
-)
+from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.wire import (
     RequestDecoder,
     ResponseDecoder,

@@ -14,12 +14,7 @@ from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
-from tests.publishers.i2cp_router import (
-    CREATE_LEASE_SET_2,
-    CREATE_SESSION,
-    RECONFIGURE_SESSION,
-    FakeRouter,
-)
+from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, CREATE_SESSION, RECONFIGURE_SESSION, FakeRouter
 
 START_MS = 1_800_000_000_000
 SESSION = b"\x12\x34"

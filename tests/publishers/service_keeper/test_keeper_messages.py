@@ -10,12 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
-from tests.publishers.i2cp_router import (
-    CREATE_LEASE_SET_2,
-    DESTROY_SESSION,
-    SEND_MESSAGE,
-    send,
-)
+from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, DESTROY_SESSION, SEND_MESSAGE, send
 from tests.publishers.service_keeper.keeper_bench import SESSION, Bench, publishing
 
 

@@ -9,11 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
-from tests.publishers.i2cp_router import (
-    CREATE_SESSION,
-    DESTROY_SESSION,
-    send,
-)
+from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, send
 from tests.publishers.service_keeper.keeper_bench import BUNDLE_S, SESSION, Bench, publishing
 
 
