@@ -23,7 +23,6 @@ import trio
 
 from garlicfarm.client import AdminClient
 from garlicfarm.client.farm import open_farm_client
-from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
@@ -35,7 +34,7 @@ from garlicfarm.errors import (
 from garlicfarm.lab.processes import NodeProcess
 from garlicfarm.plugins import make_transport
 from tests.chaos.linearizable import Operation, Post, Read
-from tests.crash.crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec
+from tests.crash.crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec, admin_client
 
 ANSWER_S = 4.0
 READERS = 3
@@ -95,10 +94,7 @@ class Clients:
         """A client of each node."""
         clients = []
         for id_, directory in self._spec.directories.items():
-            node = NodeProcess(id_, Path(directory))
-            assert node.url is not None
-            pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
-            client = AdminClient([node.url], user=user, password=PASSWORD, pin=pin)
+            client = admin_client(NodeProcess(id_, Path(directory)), user)
             clients.append(await self._stack.enter_async_context(client))
         return clients
 

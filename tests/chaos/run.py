@@ -36,7 +36,7 @@ from tests.chaos import chaos_mutants
 from tests.chaos.chaos_farm import ChaosFarm, Plan, chaos_farm, count
 from tests.chaos.faults import KINDS, draw
 from tests.crash import powerloss
-from tests.crash.crash_checks import Violation
+from tests.crash.crash_checks import Violation, leaves
 
 NODES = 5
 INTERRUPTED = 130
@@ -131,7 +131,7 @@ def run_inside(options: argparse.Namespace) -> int:
             if left:
                 raise Violation(f"processes are left: {left}")
     except* (Violation, trio.TooSlowError) as group:
-        broken += _leaves(group)
+        broken += leaves(group)
     for error in broken:
         print(f"chaos: a promise was broken: {error or 'it took too long'}", flush=True)
     if ended.cancel_called:
@@ -196,12 +196,6 @@ def _left_processes() -> list[str]:
         if not left or time.monotonic() > deadline:
             return [(path / "cmdline").read_text().replace("\0", " ") for path in left]
         time.sleep(0.05)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _leaves(one)]
-    return [error]
 
 
 if __name__ == "__main__":

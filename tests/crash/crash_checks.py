@@ -37,6 +37,13 @@ class Violation(Exception):
     """A promise of the farm's was broken; the message says which, and where."""
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors of a group, and of the groups in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in leaves(one)]
+    return [error]
+
+
 class Log(NamedTuple):
     """What a stopped node has on disk; entry ``i`` is ``entries[i - 1]``."""
 

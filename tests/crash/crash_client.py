@@ -18,9 +18,10 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +40,9 @@ ENTRY_BYTES = 100
 CONNECTIONS = 4
 REFUSED_PAUSE_S = 0.1
 AGAIN = 0.05  # how many acknowledged notes are posted once more
+
+
+W = TypeVar("W", bound="Writers")
 
 
 class Spec(msgspec.Struct):
@@ -155,31 +159,48 @@ class Writers:
         random.shuffle(nodes)
         while True:
             for node in nodes:
-                url = node.url
-                if url is None:
-                    continue
-                pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
-                async with AdminClient([url], user=user, password=PASSWORD, pin=pin) as client:
-                    try:
-                        index, term = await client.post("farm", entry)
-                    except OutcomeUnknown:
-                        self._journal.write("unknown", label)
-                    except (NoQuorum, NotLeader, ProposalDropped, UnreachableError):
-                        self._journal.write("refused", label)
-                    else:
-                        self._journal.write("ack", label, index, term)
-                        return
+                if node.url is not None:
+                    async with admin_client(node, user) as client:
+                        if await self.attempt(client, label, entry):
+                            return
             await trio.sleep(REFUSED_PAUSE_S)
 
+    async def attempt(self, client: AdminClient, label: str, entry: bytes) -> bool:
+        """Post once, and journal what the node says: whether it is committed."""
+        try:
+            index, term = await client.post("farm", entry)
+        except OutcomeUnknown:
+            self._journal.write("unknown", label)
+        except (NoQuorum, NotLeader, ProposalDropped, UnreachableError):
+            self._journal.write("refused", label)
+        else:
+            self._journal.write("ack", label, index, term)
+            return True
+        return False
 
-async def main(spec: Spec, journal: Journal) -> None:
+
+def admin_client(node: NodeProcess, user: str) -> AdminClient:
+    assert node.url is not None
+    pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
+    return AdminClient([node.url], user=user, password=PASSWORD, pin=pin)
+
+
+async def main(writers: Writers, journal: Journal) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
-        await Writers(spec, journal).run()
+        await writers.run()
         nursery.cancel_scope.cancel()
 
 
+def run(spec: Path, make: Callable[[Spec, Journal], W]) -> W:
+    """Let writers post as ``spec`` says."""
+    given = msgspec.json.decode(spec.read_bytes(), type=Spec)
+    with Path(given.journal).open("ab") as file:
+        journal = Journal(file)
+        writers = make(given, journal)
+        trio.run(main, writers, journal)
+    return writers
+
+
 if __name__ == "__main__":
-    given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Spec)
-    with Path(given.journal).open("ab") as journal_file:
-        trio.run(main, given, Journal(journal_file))
+    run(Path(sys.argv[1]), Writers)

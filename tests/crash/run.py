@@ -28,7 +28,7 @@ from pathlib import Path
 import trio
 
 from tests.crash import mutant, powerloss
-from tests.crash.crash_checks import Violation
+from tests.crash.crash_checks import Violation, leaves
 from tests.crash.crash_farm import Rounds, run_rounds
 
 PHASES = ("log", "publisher", "power")
@@ -74,7 +74,7 @@ def run_phase(rounds: Rounds, mutated: str | None) -> int:
     try:
         report = trio.run(run_rounds, rounds, directory)
     except* Violation as group:
-        broken += _leaves(group)
+        broken += leaves(group)
     except* KeyboardInterrupt:
         interrupted = True
     if interrupted:
@@ -89,12 +89,6 @@ def run_phase(rounds: Rounds, mutated: str | None) -> int:
     for error in broken:
         print(f"{title}: {BROKEN}: {error}", flush=True)
     return 1 if broken else 0
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _leaves(one)]
-    return [error]
 
 
 def run_all(kills: int, acks: int, *, skipped_is_fine: bool) -> int:

@@ -14,11 +14,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from garlicfarm.client import AdminClient
-from garlicfarm.credentials.certificates import pin_of_file
-from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import NodeProcess
-from tests.crash.crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Spec, Writers
+from tests.crash.crash_client import REFUSED_PAUSE_S, Journal, Spec, Writers, admin_client, run
 
 ANSWER_S = 70.0
 """By then every post has its answer: a node gives one up after 52 s, and its admin API after 60 s."""
@@ -27,26 +24,19 @@ ANSWER_S = 70.0
 class SoakWriters(Writers):
     def __init__(self, spec: Spec, journal: Journal) -> None:
         super().__init__(spec, journal)
+        self.journal_file = Path(spec.journal)
         self.acknowledged_s: list[float] = []
         self.declined_s: list[float] = []
 
     async def post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
         nodes.sort(key=lambda node: node.id)
         node = nodes[int(user.removeprefix("writer")) % len(nodes)]
-        assert node.url is not None
-        pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
         while True:
             begun = trio.current_time()
-            async with AdminClient([node.url], user=user, password=PASSWORD, pin=pin) as client:
-                try:
-                    with trio.fail_after(ANSWER_S):  # an error that ends this process, and the soak
-                        index, term = await client.post("farm", entry)
-                except OutcomeUnknown:
-                    self._journal.write("unknown", label)
-                except (NoQuorum, NotLeader, ProposalDropped, UnreachableError):
-                    self._journal.write("refused", label)
-                else:
-                    self._journal.write("ack", label, index, term)
+            async with admin_client(node, user) as client:
+                with trio.fail_after(ANSWER_S):  # an error that ends this process, and the soak
+                    is_acknowledged = await self.attempt(client, label, entry)
+                if is_acknowledged:
                     self.acknowledged_s.append(trio.current_time() - begun)
                     return
             self.declined_s.append(trio.current_time() - begun)
@@ -68,16 +58,6 @@ def figures_file(journal: Path) -> Path:
     return journal.with_suffix(".figures")
 
 
-async def main(spec: Spec, journal: Journal) -> None:
-    writers = SoakWriters(spec, journal)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(journal.run)
-        await writers.run()
-        nursery.cancel_scope.cancel()
-    figures_file(Path(spec.journal)).write_bytes(msgspec.json.encode(writers.figures()))
-
-
 if __name__ == "__main__":
-    given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Spec)
-    with Path(given.journal).open("ab") as journal_file:
-        trio.run(main, given, Journal(journal_file))
+    ended = run(Path(sys.argv[1]), SoakWriters)
+    figures_file(ended.journal_file).write_bytes(msgspec.json.encode(ended.figures()))

@@ -100,9 +100,6 @@ class Answers:
     def __init__(self, *answers: tuple[int, int] | Exception) -> None:
         self._answers = list(answers)
 
-    def __call__(self, urls: list[str], **how: object) -> Self:
-        return self
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -129,12 +126,12 @@ def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``posting(answers)`` posts a note and returns the writers and their journal."""
 
     async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
-        spec: Any = SimpleNamespace()
+        spec: Any = SimpleNamespace(journal="journal")
         journal: Any = Journal()
         writers = soak_client.SoakWriters(spec, journal)
-        monkeypatch.setattr(soak_client, "AdminClient", Answers(*answers))
-        monkeypatch.setattr(soak_client, "pin_of_file", lambda path: "pin")
-        node: Any = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
+        client = Answers(*answers)
+        monkeypatch.setattr(soak_client, "admin_client", lambda node, user: client)
+        node: Any = SimpleNamespace(id=1)
         await writers.post_note([node], "writer4", "writer4-1", b"note")
         return writers, journal
 
