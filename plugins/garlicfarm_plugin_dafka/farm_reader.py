@@ -16,13 +16,7 @@ from typing import NamedTuple, NoReturn
 
 import trio
 
-from garlicfarm.errors import (
-    Compacted,
-    GarlicFarmError,
-    RemoteProtocolError,
-    UnreachableError,
-    first_error,
-)
+from garlicfarm.errors import Compacted, GarlicFarmError, RemoteProtocolError, UnreachableError, first_error
 from garlicfarm.feed import Entry, decode_lines
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord

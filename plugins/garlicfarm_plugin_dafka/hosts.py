@@ -63,10 +63,7 @@ async def keep_connected(
 
 
 async def _pass_on(
-    client: Socket,
-    stream: trio.SocketStream,
-    allowance: Allowance,
-    on_stuck: Callable[[], None],
+    client: Socket, stream: trio.SocketStream, allowance: Allowance, on_stuck: Callable[[], None]
 ) -> None:
     client.flow = flow = Flow(allowance)
     async with stream, client.open_pipe() as pipe:

@@ -85,13 +85,7 @@ class Socket:
     """
 
     def __init__(
-        self,
-        context: Context,
-        kind: int,
-        *,
-        max_message_bytes: int,
-        high_water_mark: int,
-        linger_ms: int = 0,
+        self, context: Context, kind: int, *, max_message_bytes: int, high_water_mark: int, linger_ms: int = 0
     ) -> None:
         self._context = context
         try:

@@ -38,11 +38,7 @@ class ProcessGroups:
         return None if self._survivor is None else self._survivor.pid
 
     async def run(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        directory: Path,
-        stderr_tail: bytearray,
+        self, argv: Sequence[str], environment: Mapping[str, str], directory: Path, stderr_tail: bytearray
     ) -> int:
         """Run a command to its end and return its status: that of its exit, or minus a signal.
 

@@ -8,14 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from garlicfarm.publisher import (
-    KeyReport,
-    Published,
-    Publisher,
-    PublisherSite,
-    PublisherStatus,
-    PublishOrder,
-)
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.meta import MetaPublisher
 from garlicfarm_plugin_i2cp.service import ServicePublisher

@@ -9,14 +9,7 @@ from ipaddress import ip_address
 import trio
 
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
-from garlicfarm.i2p.i2cp import (
-    PROTOCOL_BYTE,
-    Disconnect,
-    Message,
-    MessageDecoder,
-    SetDate,
-    encode_get_date,
-)
+from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
 
 __all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "open_connection", "parse_address"]
 

@@ -26,14 +26,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
-from garlicfarm.publisher import (
-    KeyReport,
-    Published,
-    Publisher,
-    PublisherSite,
-    PublisherStatus,
-    PublishOrder,
-)
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 from garlicfarm_plugin_i2cp.background import Background

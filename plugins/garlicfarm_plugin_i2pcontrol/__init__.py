@@ -214,8 +214,7 @@ def router_status(
             _count(settings, "i2p.router.net.bw.out", BYTES_PER_UNIT),
         ),
         current_bandwidth=_bandwidth(
-            _count(info, "i2p.router.net.bw.inbound.15s"),
-            _count(info, "i2p.router.net.bw.outbound.15s"),
+            _count(info, "i2p.router.net.bw.inbound.15s"), _count(info, "i2p.router.net.bw.outbound.15s")
         ),
     )
 

@@ -166,11 +166,7 @@ class I2PControlClient:
     async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
         connection = h11.Connection(h11.CLIENT)
         # i2pd recognizes header names only in this spelling.
-        headers = {
-            "Host": self._name,
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-        }
+        headers = {"Host": self._name, "Content-Type": "application/json", "Content-Length": str(len(body))}
         request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
         events = (request, h11.Data(data=body), h11.EndOfMessage())
         await stream.send_all(b"".join(connection.send(event) or b"" for event in events))

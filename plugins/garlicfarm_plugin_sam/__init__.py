@@ -35,14 +35,7 @@ from garlicfarm.errors import (
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
-from garlicfarm.publisher import (
-    KeyReport,
-    Published,
-    Publisher,
-    PublisherSite,
-    PublisherStatus,
-    PublishOrder,
-)
+from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 

@@ -37,17 +37,7 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf, Sent
 
-__all__ = [
-    "EndReason",
-    "Ended",
-    "Established",
-    "Event",
-    "Keys",
-    "Opened",
-    "Readable",
-    "Stream",
-    "Writable",
-]
+__all__ = ["EndReason", "Ended", "Established", "Event", "Keys", "Opened", "Readable", "Stream", "Writable"]
 
 EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
 

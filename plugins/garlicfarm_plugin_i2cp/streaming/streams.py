@@ -36,15 +36,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
-from garlicfarm_plugin_i2cp.streaming.stream import (
-    Ended,
-    Established,
-    Event,
-    Keys,
-    Opened,
-    Readable,
-    Stream,
-)
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Event, Keys, Opened, Readable, Stream
 
 __all__ = ["Streams"]
 
