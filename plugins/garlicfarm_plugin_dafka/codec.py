@@ -39,10 +39,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -103,6 +103,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     content: bytes
 
+    def encode(self) -> list[bytes]:
+        head = _encode_position(self.id, self.topic, self.partition, self.topic)
+        return [head + _SEQUENCE.pack(self.sequence), self.content]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        partition, topic, sequence, end = _decode_published(routing, data, start)
+        return cls(topic, partition, sequence, frames[1]), end
+
 
 class DirectRecord(msgspec.Struct, frozen=True, gc=False):
     """DIRECT-RECORD: the same, to the ``recipient`` that fetched it."""
@@ -114,6 +123,15 @@ class DirectRecord(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     content: bytes
 
+    def encode(self) -> list[bytes]:
+        head = _encode_position(self.id, self.recipient, self.partition, self.topic)
+        return [head + _SEQUENCE.pack(self.sequence), self.content]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        partition, topic, sequence, end = _decode_position(data, start)
+        return cls(_decode_name(routing), topic, partition, sequence, frames[1]), end
+
 
 class Head(msgspec.Struct, frozen=True, gc=False):
     """HEAD: a producer says which record is the last one of its partition."""
@@ -123,15 +141,37 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     partition: str
     sequence: int
 
+    def encode(self) -> list[bytes]:
+        head = _encode_position(self.id, self.topic, self.partition, self.topic)
+        return [head + _SEQUENCE.pack(self.sequence)]
 
-class DirectHead(msgspec.Struct, frozen=True, gc=False):
-    """DIRECT-HEAD: the same, to the ``recipient`` that asked for heads."""
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        partition, topic, sequence, end = _decode_published(routing, data, start)
+        return cls(topic, partition, sequence), end
 
-    id: ClassVar[bytes] = b"E"
+
+class _Direct(msgspec.Struct, frozen=True, gc=False):
+    id: ClassVar[bytes]
     recipient: str
     topic: str
     partition: str
     sequence: int
+
+    def encode(self) -> list[bytes]:
+        head = _encode_position(self.id, self.recipient, self.partition, self.topic)
+        return [head + _SEQUENCE.pack(self.sequence)]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        partition, topic, sequence, end = _decode_position(data, start)
+        return cls(_decode_name(routing), topic, partition, sequence), end
+
+
+class DirectHead(_Direct, frozen=True, gc=False):
+    """DIRECT-HEAD: the same, to the ``recipient`` that asked for heads."""
+
+    id: ClassVar[bytes] = b"E"
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
@@ -141,6 +181,16 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     partition: str
     topic: str
     sequence: int
+
+    def encode(self) -> list[bytes]:
+        head = _encode_routing(self.id, self.partition) + _encode_string(self.topic)
+        return [head + _SEQUENCE.pack(self.sequence)]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        topic, start = _decode_string(data, start)
+        sequence = _SEQUENCE.unpack_from(data, start)[0]
+        return cls(_decode_name(routing), topic, sequence), start + _SEQUENCE.size
 
 
 class Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +203,21 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     count: int
 
+    def encode(self) -> list[bytes]:
+        head = _encode_position(self.id, self.partition, self.sender, self.topic)
+        if not self.count:
+            raise LocalProtocolError("a FETCH asks for one record or more")
+        return [head + _SEQUENCE_AND_COUNT.pack(self.sequence, self.count)]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        sender, start = _decode_string(data, start)
+        topic, start = _decode_string(data, start)
+        sequence, count = _SEQUENCE_AND_COUNT.unpack_from(data, start)
+        if not count:
+            raise RemoteProtocolError("a count of zero")
+        return cls(_decode_name(routing), topic, sender, sequence, count), start + _SEQUENCE_AND_COUNT.size
+
 
 class GetHeads(msgspec.Struct, frozen=True, gc=False):
     """GET-HEADS: the consumer ``sender`` asks for the heads of all partitions of a topic."""
@@ -160,6 +225,14 @@ class GetHeads(msgspec.Struct, frozen=True, gc=False):
     id: ClassVar[bytes] = b"G"
     topic: str
     sender: str
+
+    def encode(self) -> list[bytes]:
+        return [_encode_routing(self.id, self.topic) + _encode_string(self.sender)]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        sender, end = _decode_string(data, start)
+        return cls(_decode_name(routing), sender), end
 
 
 class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
@@ -173,6 +246,30 @@ class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
     sender: str
     topics: tuple[str, ...]
 
+    def encode(self) -> list[bytes]:
+        topics = [_encode_name(topic) for topic in self.topics]
+        return [
+            _encode_recipient(self.id, self.recipient)
+            + _encode_string(self.sender)
+            + _U32.pack(len(topics))
+            + b"".join([_U32.pack(len(topic)) + topic for topic in topics])
+        ]
+
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        sender, start = _decode_string(data, start)
+        count = _U32.unpack_from(data, start)[0]
+        start += _U32.size
+        topics = []
+        for _ in range(count):  # a count that is too high ends at the end of the frame
+            size = _U32.unpack_from(data, start)[0]
+            end = start + _U32.size + size
+            if end > len(data):
+                raise IndexError
+            topics.append(_decode_name(data[start + _U32.size : end]))
+            start = end
+        return cls(_decode_name(routing) if routing else "", sender, tuple(topics)), start
+
 
 class StoreHello(msgspec.Struct, frozen=True, gc=False):
     """STORE-HELLO: the store ``sender`` invites the consumer ``recipient`` (or "", as above) to say hello."""
@@ -181,16 +278,20 @@ class StoreHello(msgspec.Struct, frozen=True, gc=False):
     recipient: str
     sender: str
 
+    def encode(self) -> list[bytes]:
+        return [_encode_recipient(self.id, self.recipient) + _encode_string(self.sender)]
 
-class DirectTail(msgspec.Struct, frozen=True, gc=False):
+    @classmethod
+    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+        sender, end = _decode_string(data, start)
+        return cls(_decode_name(routing) if routing else "", sender), end
+
+
+class DirectTail(_Direct, frozen=True, gc=False):
     """DIRECT-TAIL: the records before ``sequence`` are deleted, for the ``recipient`` that fetched some of
     them."""
 
     id: ClassVar[bytes] = b"T"
-    recipient: str
-    topic: str
-    partition: str
-    sequence: int
 
 
 Command = (
@@ -207,6 +308,7 @@ Command = (
 )
 
 _COMMANDS: dict[bytes, type[Command]] = {command.id: command for command in Command.__args__}
+_DECODERS = {command: command.decode for command in _COMMANDS.values()}
 
 
 def subscription_prefix(command: type[Command], routing: str = "") -> bytes:
@@ -232,7 +334,7 @@ def split_prefix(prefix: bytes) -> tuple[type[Command] | None, str]:
 def encode(command: Command) -> list[bytes]:
     """The frames of a command. Raises `LocalProtocolError`: a name or a number is out of its range."""
     try:
-        return _ENCODERS[type(command)](command)
+        return command.encode()
     except struct.error:
         raise LocalProtocolError(f"a number is out of its range in {command!r:.300}") from None
 
@@ -314,77 +416,6 @@ def _encode_position(first: bytes, routing: str, partition: str, topic: str) -> 
     return _encode_routing(first, routing) + _encode_string(partition) + _encode_string(topic)
 
 
-def _encode_record(command: Record) -> list[bytes]:
-    head = _encode_position(b"M", command.topic, command.partition, command.topic)
-    return [head + _SEQUENCE.pack(command.sequence), command.content]
-
-
-def _encode_direct_record(command: DirectRecord) -> list[bytes]:
-    head = _encode_position(b"D", command.recipient, command.partition, command.topic)
-    return [head + _SEQUENCE.pack(command.sequence), command.content]
-
-
-def _encode_head(command: Head) -> list[bytes]:
-    head = _encode_position(b"H", command.topic, command.partition, command.topic)
-    return [head + _SEQUENCE.pack(command.sequence)]
-
-
-def _encode_direct_head(command: DirectHead) -> list[bytes]:
-    head = _encode_position(b"E", command.recipient, command.partition, command.topic)
-    return [head + _SEQUENCE.pack(command.sequence)]
-
-
-def _encode_direct_tail(command: DirectTail) -> list[bytes]:
-    head = _encode_position(b"T", command.recipient, command.partition, command.topic)
-    return [head + _SEQUENCE.pack(command.sequence)]
-
-
-def _encode_ack(command: Ack) -> list[bytes]:
-    head = _encode_routing(b"K", command.partition) + _encode_string(command.topic)
-    return [head + _SEQUENCE.pack(command.sequence)]
-
-
-def _encode_fetch(command: Fetch) -> list[bytes]:
-    head = _encode_position(b"F", command.partition, command.sender, command.topic)
-    if not command.count:
-        raise LocalProtocolError("a FETCH asks for one record or more")
-    return [head + _SEQUENCE_AND_COUNT.pack(command.sequence, command.count)]
-
-
-def _encode_get_heads(command: GetHeads) -> list[bytes]:
-    return [_encode_routing(b"G", command.topic) + _encode_string(command.sender)]
-
-
-def _encode_consumer_hello(command: ConsumerHello) -> list[bytes]:
-    topics = [_encode_name(topic) for topic in command.topics]
-    return [
-        _encode_recipient(b"W", command.recipient)
-        + _encode_string(command.sender)
-        + _U32.pack(len(topics))
-        + b"".join([_U32.pack(len(topic)) + topic for topic in topics])
-    ]
-
-
-def _encode_store_hello(command: StoreHello) -> list[bytes]:
-    return [_encode_recipient(b"L", command.recipient) + _encode_string(command.sender)]
-
-
-_ENCODERS: dict[type[Command], Callable[..., list[bytes]]] = {
-    Record: _encode_record,
-    DirectRecord: _encode_direct_record,
-    Head: _encode_head,
-    DirectHead: _encode_direct_head,
-    Ack: _encode_ack,
-    Fetch: _encode_fetch,
-    GetHeads: _encode_get_heads,
-    ConsumerHello: _encode_consumer_hello,
-    StoreHello: _encode_store_hello,
-    DirectTail: _encode_direct_tail,
-}
-
-_Decoded = tuple[Command, int]
-
-
 def _decode_position(data: bytes, start: int) -> tuple[str, str, int, int]:
     """Partition, topic, sequence, and where they end."""
     partition, start = _decode_string(data, start)
@@ -397,85 +428,6 @@ def _decode_published(routing: bytes, data: bytes, start: int) -> tuple[str, str
     if _decode_name(routing) != topic:
         raise RemoteProtocolError("two topics")
     return partition, topic, sequence, end
-
-
-def _decode_record(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    partition, topic, sequence, end = _decode_published(routing, data, start)
-    return Record(topic, partition, sequence, frames[1]), end
-
-
-def _decode_direct_record(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    partition, topic, sequence, end = _decode_position(data, start)
-    return DirectRecord(_decode_name(routing), topic, partition, sequence, frames[1]), end
-
-
-def _decode_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    partition, topic, sequence, end = _decode_published(routing, data, start)
-    return Head(topic, partition, sequence), end
-
-
-def _decode_direct_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    partition, topic, sequence, end = _decode_position(data, start)
-    return DirectHead(_decode_name(routing), topic, partition, sequence), end
-
-
-def _decode_direct_tail(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    partition, topic, sequence, end = _decode_position(data, start)
-    return DirectTail(_decode_name(routing), topic, partition, sequence), end
-
-
-def _decode_ack(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    topic, start = _decode_string(data, start)
-    sequence = _SEQUENCE.unpack_from(data, start)[0]
-    return Ack(_decode_name(routing), topic, sequence), start + _SEQUENCE.size
-
-
-def _decode_fetch(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    sender, start = _decode_string(data, start)
-    topic, start = _decode_string(data, start)
-    sequence, count = _SEQUENCE_AND_COUNT.unpack_from(data, start)
-    if not count:
-        raise RemoteProtocolError("a count of zero")
-    return Fetch(_decode_name(routing), topic, sender, sequence, count), start + _SEQUENCE_AND_COUNT.size
-
-
-def _decode_get_heads(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    sender, end = _decode_string(data, start)
-    return GetHeads(_decode_name(routing), sender), end
-
-
-def _decode_consumer_hello(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    sender, start = _decode_string(data, start)
-    count = _U32.unpack_from(data, start)[0]
-    start += _U32.size
-    topics = []
-    for _ in range(count):  # a count that is too high ends at the end of the frame
-        size = _U32.unpack_from(data, start)[0]
-        end = start + _U32.size + size
-        if end > len(data):
-            raise IndexError
-        topics.append(_decode_name(data[start + _U32.size : end]))
-        start = end
-    return ConsumerHello(_decode_name(routing) if routing else "", sender, tuple(topics)), start
-
-
-def _decode_store_hello(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
-    sender, end = _decode_string(data, start)
-    return StoreHello(_decode_name(routing) if routing else "", sender), end
-
-
-_DECODERS: dict[type[Command], Callable[[bytes, bytes, int, Sequence[bytes]], _Decoded]] = {
-    Record: _decode_record,
-    DirectRecord: _decode_direct_record,
-    Head: _decode_head,
-    DirectHead: _decode_direct_head,
-    Ack: _decode_ack,
-    Fetch: _decode_fetch,
-    GetHeads: _decode_get_heads,
-    ConsumerHello: _decode_consumer_hello,
-    StoreHello: _decode_store_hello,
-    DirectTail: _decode_direct_tail,
-}
 
 
 class NodeBeacon(msgspec.Struct, frozen=True, gc=False):
