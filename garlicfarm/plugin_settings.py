@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
 
-__all__ = ["Hops", "Quantity", "Settings", "setting"]
+from garlicfarm.errors import ConfigError
+
+__all__ = ["Hops", "Quantity", "Settings", "collect_problems", "setting"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +20,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def setting(meaning: str, *, ge: float | None = None, le: float | None = None) -> msgspec.Meta:
     """What a key means, in a sentence that `garlicfarm plugins` shows, and its least and greatest values."""
     return msgspec.Meta(description=meaning, ge=ge, le=le)
+
+
+@contextmanager
+def collect_problems(problems: list[str], where: str) -> Iterator[None]:
+    """Add the problems of a `ConfigError` in the block to ``problems``, behind ``where``."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += [f"{where}: {problem}" for problem in error.problems]
 
 
 Hops = Annotated[int, msgspec.Meta(ge=0, le=7)]

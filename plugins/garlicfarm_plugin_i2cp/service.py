@@ -26,6 +26,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
+from garlicfarm.plugin_settings import collect_problems
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
@@ -55,15 +56,11 @@ class ServicePublisher(Publisher):
             host, port = parse_address(config.address)
         except ConfigError as error:
             problems += error.problems
-        try:
+        with collect_problems(problems, "publisher i2cp"):
             self._target = parse_target(config.target)
-        except ConfigError as error:
-            problems += [f"publisher i2cp: {problem}" for problem in error.problems]
-        try:
+        with collect_problems(problems, "publisher i2cp"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
             options = decode_session_configuration(self._configuration("active", _now_ms())).options
-        except ConfigError as error:
-            problems += [f"publisher i2cp: {problem}" for problem in error.problems]
         if problems:
             raise ConfigError(problems)
         self._tunnels = Tunnels(

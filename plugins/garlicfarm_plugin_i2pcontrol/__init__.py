@@ -26,7 +26,7 @@ from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import sam_endpoint
-from garlicfarm.plugin_settings import Hops, Settings, setting
+from garlicfarm.plugin_settings import Hops, Settings, collect_problems, setting
 from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
@@ -135,10 +135,8 @@ class I2PControlRouter(Router):
                     "router.info of i2pd's data directory, which the node's user must be able to read"
                 )
         self._sam = None
-        try:
+        with collect_problems(problems, "router.sam"):
             self._sam = sam_endpoint(config.sam) if config.sam else None
-        except ConfigError as error:
-            problems += [f"router.sam: {problem}" for problem in error.problems]
         if problems:
             raise ConfigError(problems)
         self._client = I2PControlClient(scheme, host, port, path, password, config.pin)

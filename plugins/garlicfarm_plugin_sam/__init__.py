@@ -34,7 +34,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
-from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
+from garlicfarm.plugin_settings import Hops, Quantity, Settings, collect_problems, setting
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
@@ -94,9 +94,9 @@ class SamPublisher(Publisher):
         """Raises `ConfigError` with every problem of the configuration and of the keys."""
         super().__init__(config, base_dir, site)
         problems: list[str] = []
-        with _collect(problems):
+        with collect_problems(problems, "publisher sam"):
             self._address = sam_endpoint(config.address)
-        with _collect(problems):
+        with collect_problems(problems, "publisher sam"):
             self._target = parse_target(config.target)
         if not problems and self._target.host != self._address.host:
             problems.append(
@@ -104,7 +104,7 @@ class SamPublisher(Publisher):
                 "the router forwards streams to the address that this node connects from; put a relay there "
                 "if the service runs elsewhere"
             )
-        with _collect(problems):
+        with collect_problems(problems, "publisher sam"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
         if problems:
             raise ConfigError(problems)
@@ -340,14 +340,6 @@ class SamPublisher(Publisher):
                 f"{self._address.authority} accepts connections and does not answer within "
                 f"{ANSWER_TIMEOUT_S:g} s: does the router hang, or is that not its SAM port?"
             ) from None
-
-
-@contextmanager
-def _collect(problems: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        problems += [f"publisher sam: {problem}" for problem in error.problems]
 
 
 @contextmanager
