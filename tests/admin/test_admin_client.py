@@ -198,7 +198,6 @@ async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remember
         assert await client.post("farm", b"entry") == (1, 3)
         assert await client.post("farm", b"entry") == (2, 3)
     assert len(tried) == 1
-    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +278,6 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
         assert taken[0].startswith(b"POST ")
         assert node.farm.commit_index == 0
         assert (await client.node())["id"] == 1, "a question may be asked elsewhere"
-    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -309,7 +307,6 @@ async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(
                 await client.node()
             assert str(caught.value).count(url) == 1
     assert asked == 3
-    nursery.cancel_scope.cancel()
 
 
 async def test_question_that_is_cancelled_during_the_handshake_closes_its_connection(node, nursery):
@@ -332,7 +329,6 @@ async def test_question_that_is_cancelled_during_the_handshake_closes_its_connec
             await ended.wait()
     finally:
         gc.enable()
-    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -159,7 +159,6 @@ async def test_connection_that_is_cut_at_any_place_costs_no_entry_and_repeats_no
                 cable.cut()
     assert [int(value.split()[0]) for value in got] == list(range(120))
     assert cable.made > 4
-    nursery.cancel_scope.cancel()
 
 
 async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_there(node, other):
@@ -270,7 +269,6 @@ async def test_node_that_ends_during_the_handshake_is_left_at_once(node, other, 
         client.events("farm", after=0, kinds=["entry"]) as stream,
     ):
         assert await entries(stream, 1) == [b"0"]
-    nursery.cancel_scope.cancel()
 
 
 async def test_program_that_takes_no_events_is_no_silent_peer(node, url, nursery, monkeypatch):
@@ -292,7 +290,6 @@ async def test_program_that_takes_no_events_is_no_silent_peer(node, url, nursery
         monkeypatch.setattr(events, "PONG_S", 60)  # from here on it is the machine that may be slow
         assert len(await entries(stream, 299)) == 299
         assert cable.made == made
-    nursery.cancel_scope.cancel()
 
 
 async def test_entries_that_are_gone_are_an_error_and_no_gap(node, other, tmp_path):

@@ -67,7 +67,9 @@ async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(farm, 
             nursery.cancel_scope.cancel()
 
 
-async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(farm, live, autojump_clock):
+async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(
+    farm, live, autojump_clock, nursery
+):
     read, may_read = farm.read, trio.Event()
 
     async def slow(after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
@@ -75,35 +77,31 @@ async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(
         return await read(after, upto, max_bytes)
 
     farm.read = slow  # type: ignore[method-assign]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(live.pump)
-        with live.watcher(0, ["entry"], LINES, ignore):
-            farm.commit(b"1")
-            farm.commit(b"2")
-            await trio.testing.wait_all_tasks_blocked()
-        for _ in range(3):
-            farm.commit(b"x")
-        with live.watcher(5, ["entry"], LINES, ignore) as late:
-            may_read.set()
-            await trio.testing.wait_all_tasks_blocked()
-            farm.commit(b"6")
-            assert await indexes(late) == [6]
-            farm.commit(b"7")
-            assert await indexes(late) == [7]
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(live.pump)
+    with live.watcher(0, ["entry"], LINES, ignore):
+        farm.commit(b"1")
+        farm.commit(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+    for _ in range(3):
+        farm.commit(b"x")
+    with live.watcher(5, ["entry"], LINES, ignore) as late:
+        may_read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        farm.commit(b"6")
+        assert await indexes(late) == [6]
+        farm.commit(b"7")
+        assert await indexes(late) == [7]
 
 
-async def test_pump_is_taken_over_when_its_watcher_leaves(farm, live, autojump_clock):
-    async with trio.open_nursery() as nursery:
-        first = await nursery.start(_pumping, live)
-        nursery.start_soon(live.pump)
-        with live.watcher(0, ["entry"], LINES, ignore) as watcher:
-            farm.commit(b"1")
-            assert await indexes(watcher) == [1]
-            first.cancel()
-            farm.commit(b"2")
-            assert await indexes(watcher) == [2]
-        nursery.cancel_scope.cancel()
+async def test_pump_is_taken_over_when_its_watcher_leaves(farm, live, autojump_clock, nursery):
+    first = await nursery.start(_pumping, live)
+    nursery.start_soon(live.pump)
+    with live.watcher(0, ["entry"], LINES, ignore) as watcher:
+        farm.commit(b"1")
+        assert await indexes(watcher) == [1]
+        first.cancel()
+        farm.commit(b"2")
+        assert await indexes(watcher) == [2]
 
 
 async def _pumping(live: LiveEvents, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
@@ -182,22 +180,20 @@ async def test_watchers_that_fall_behind_together_still_share_what_is_read(farm,
     assert len(reads) == form.encoded == 300 / 2, "each piece of two entries, once"
 
 
-async def test_snapshot_of_the_leader_ends_those_behind_it_alone(farm, live, autojump_clock):
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(live.pump)
-        with (
-            live.watcher(0, ["entry"], LINES, ignore) as behind,
-            live.watcher(9, ["entry"], LINES, ignore) as ahead,
-        ):
-            await trio.testing.wait_all_tasks_blocked()
-            farm.log.clear()
-            farm.first_index = 10  # entries 1 to 9 are in the snapshot
-            farm.tell()
-            with pytest.raises(Compacted):
-                await indexes(behind)
-            farm.commit(b"10")
-            assert await indexes(ahead) == [10]
-        nursery.cancel_scope.cancel()
+async def test_snapshot_of_the_leader_ends_those_behind_it_alone(farm, live, autojump_clock, nursery):
+    nursery.start_soon(live.pump)
+    with (
+        live.watcher(0, ["entry"], LINES, ignore) as behind,
+        live.watcher(9, ["entry"], LINES, ignore) as ahead,
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        farm.log.clear()
+        farm.first_index = 10  # entries 1 to 9 are in the snapshot
+        farm.tell()
+        with pytest.raises(Compacted):
+            await indexes(behind)
+        farm.commit(b"10")
+        assert await indexes(ahead) == [10]
 
 
 async def test_watchers_that_read_an_old_log_leave_the_farm_its_time_as_well(farm, live, autojump_clock):

@@ -233,7 +233,7 @@ async def test_client_of_less_than_tls_1_3_is_refused(tmp_path: Path, version: s
     assert drops == ["tls"] * refused
 
 
-async def test_tls_1_2_server_is_refused(tmp_path: Path) -> None:
+async def test_tls_1_2_server_is_refused(tmp_path: Path, nursery: trio.Nursery) -> None:
     transport = node(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -243,14 +243,12 @@ async def test_tls_1_2_server_is_refused(tmp_path: Path) -> None:
         with pytest.raises(trio.BrokenResourceError):
             await trio.SSLStream(tcp, context, server_side=True).do_handshake()
 
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
-        port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(TransportError, match="TLS failed"):
-            await transport.open_stream(
-                Endpoint("ssl", "127.0.0.1", port, {"pin": pin_of_file(tmp_path / "node.crt")})
-            )
-        nursery.cancel_scope.cancel()
+    listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+    port = listeners[0].socket.getsockname()[1]
+    with pytest.raises(TransportError, match="TLS failed"):
+        await transport.open_stream(
+            Endpoint("ssl", "127.0.0.1", port, {"pin": pin_of_file(tmp_path / "node.crt")})
+        )
 
 
 @pytest.mark.parametrize(
@@ -282,17 +280,15 @@ async def test_plain_text_on_the_tls_port_costs_its_own_connection(tmp_path: Pat
     assert drops == [(Peer("127.0.0.1", True, None), "tls")]
 
 
-async def test_plain_text_server_is_refused(tmp_path: Path) -> None:
+async def test_plain_text_server_is_refused(tmp_path: Path, nursery: trio.Nursery) -> None:
     async def speak(tcp: trio.SocketStream) -> None:
         await tcp.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, speak, 0, host="127.0.0.1"))
-        port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(TransportError, match="TLS failed") as caught:
-            await node(tmp_path).open_stream(Endpoint("ssl", "127.0.0.1", port, {"pin": "sha256-x"}))
-        assert not isinstance(caught.value, UnreachableError)
-        nursery.cancel_scope.cancel()
+    listeners = await nursery.start(partial(trio.serve_tcp, speak, 0, host="127.0.0.1"))
+    port = listeners[0].socket.getsockname()[1]
+    with pytest.raises(TransportError, match="TLS failed") as caught:
+        await node(tmp_path).open_stream(Endpoint("ssl", "127.0.0.1", port, {"pin": "sha256-x"}))
+    assert not isinstance(caught.value, UnreachableError)
 
 
 @pytest.mark.openssl

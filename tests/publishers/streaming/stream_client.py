@@ -126,6 +126,12 @@ class Network:
         client = self._clients[id_] = Client(self, keys or long_term_keys(3), id_)
         return client
 
+    def open(self, data: bytes = b"", flags: int = 0) -> Client:
+        """A client whose SYN is sent, with this in it."""
+        client = self.client()
+        client.open(data, flags)
+        return client
+
     def send(self, peer: bytes, payload: bytes) -> None:
         """What the server sends."""
         self._sent.append((peer, payload))

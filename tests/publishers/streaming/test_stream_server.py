@@ -61,8 +61,7 @@ async def settled(network: Network) -> None:
 
 async def test_bytes_of_a_stream_reach_the_service_and_its_answer_the_client() -> None:
     async with service(echo) as network:
-        client = network.client()
-        client.open(b"with SYN, ")
+        client = network.open(b"with SYN, ")
         await client.send(b"and after it")
         await client.until(lambda: client.received == b"with SYN, and after it")
         client.close()
@@ -76,8 +75,7 @@ async def test_bytes_of_a_stream_reach_the_service_and_its_answer_the_client() -
 async def test_megabyte_each_way_arrives_unchanged_and_no_more_is_sent_than_has_room(room: int) -> None:
     data = bytes(range(251)) * (MEGABYTE // 251)
     async with service(echo, room=room) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, data)
             await client.until(lambda: len(client.received) == len(data))
@@ -95,8 +93,7 @@ async def test_eof_of_the_client_ends_that_direction_only() -> None:
                 await stream.send_all(request + b"%d;" % number)
 
     async with service(answer_after_eof) as network:
-        client = network.client()
-        client.open(b"asked", CLOSE)
+        client = network.open(b"asked", CLOSE)
         await client.until(lambda: client.is_closed)
         assert client.received == b"asked0;asked1;asked2;"
         await settled(network)
@@ -113,8 +110,7 @@ async def test_eof_of_the_service_ends_that_direction_only() -> None:
                 got.extend(data)
 
     async with service(close_first) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.is_closed)
         assert client.received == b"that is all"
         await client.send(b"still read")
@@ -132,8 +128,7 @@ async def test_close_waits_for_no_timer(mock_clock: trio.testing.MockClock) -> N
             await go_on.wait()
 
     async with service(close_later) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.received == b"first")
         await trio.testing.wait_all_tasks_blocked()
         go_on.set()
@@ -146,8 +141,7 @@ async def test_stream_is_open_until_the_client_has_all() -> None:
             await stream.send_all(b"answer")
 
     async with service(say) as network:
-        client = network.client()
-        client.open(b"", CLOSE)
+        client = network.open(b"", CLOSE)
         client.is_deaf = True
         await client.until(lambda: client.received == b"answer" and client.is_closed)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -197,8 +191,7 @@ async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
     async with stream_network(1) as network:
-        client = network.client()
-        client.open(b"all of it", CLOSE)
+        client = network.open(b"all of it", CLOSE)
         await client.until(lambda: client.is_closed)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert network.server.open_streams == 1
@@ -237,8 +230,7 @@ async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_clien
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
     async with stream_network(1) as network:
-        client = network.client()
-        client.open(b"data")
+        client = network.open(b"data")
         await client.until(lambda: client.is_reset)
         assert "has reset a connection" in network.server.problem
 
@@ -247,8 +239,7 @@ async def test_service_that_is_down_costs_a_reset_and_one_line() -> None:
     (port,) = free_ports(1)
     async with stream_network(port) as network:
         for number in (1, 2, 3):
-            client = network.client()
-            client.open(b"hello?")
+            client = network.open(b"hello?")
             await client.until(lambda: client.is_reset)  # noqa: B023
             await settled(network)
             assert network.server.problem == (
@@ -289,13 +280,11 @@ async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
 async def test_problem_is_over_when_the_service_is_back() -> None:
     (port,) = free_ports(1)
     async with stream_network(port) as network:
-        lost = network.client()
-        lost.open()
+        lost = network.open()
         await lost.until(lambda: lost.is_reset)
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(trio.serve_tcp, echo, port, host="127.0.0.1"))
-            client = network.client()
-            client.open(b"hello")
+            client = network.open(b"hello")
             await client.until(lambda: client.received == b"hello")
             assert network.server.problem == ""
             nursery.cancel_scope.cancel()
@@ -309,8 +298,7 @@ async def test_service_that_does_not_take_the_connection_costs_a_reset_in_time(a
     monkeypatch.setattr(trio, "open_tcp_stream", never)
     async with stream_network(1) as network:
         begun_s = trio.current_time()
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.is_reset)
         assert trio.current_time() - begun_s == pytest.approx(10, abs=1)
         assert network.server.problem.startswith(
@@ -354,8 +342,7 @@ async def test_reset_of_the_client_reaches_the_service_as_a_reset() -> None:
         ended.set()
 
     async with service(watch) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.received == b"ready")
         client.reset()
         await ended.wait()
@@ -373,8 +360,7 @@ async def test_client_gets_the_answer_of_a_service_that_closes_before_it_has_rea
             await stream.receive_some(10)
 
     async with service(refuse) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.send(bytes(MEGABYTE))
         client.close()
         await client.until(lambda: client.is_closed)
@@ -421,8 +407,7 @@ async def test_service_that_reads_nothing_costs_a_reset_in_time(mock_clock):
 
     limits = Limits(receive_buffer_bytes=1 << 16)
     async with service(deaf, limits=limits) as network, trio.open_nursery() as nursery:
-        client = network.client()
-        client.open()
+        client = network.open()
         nursery.start_soon(client.send, bytes(32 * MEGABYTE))
         await client.until(lambda: client.is_choked)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -432,7 +417,7 @@ async def test_service_that_reads_nothing_costs_a_reset_in_time(mock_clock):
         nursery.cancel_scope.cancel()
 
 
-async def test_cancellation_resets_every_stream_and_closes_every_connection() -> None:
+async def test_cancellation_resets_every_stream_and_closes_every_connection(nursery: trio.Nursery) -> None:
     closed = 0
 
     async def count_closed(stream: trio.SocketStream) -> None:
@@ -443,20 +428,18 @@ async def test_cancellation_resets_every_stream_and_closes_every_connection() ->
                 await stream.receive_some()
             closed += 1
 
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, count_closed, 0, host="127.0.0.1"))
-        async with stream_network(listener.socket.getsockname()[1]) as network:
-            clients = [network.client() for _ in range(5)]
-            for client in clients:
-                client.open()
-                await client.until(lambda: client.received == b"ready")  # noqa: B023
-        network.deliver()
-        assert all(client.is_reset for client in clients)
-        assert network.server.open_streams == 0
-        with trio.fail_after(240):
-            while closed < 5:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-        nursery.cancel_scope.cancel()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, count_closed, 0, host="127.0.0.1"))
+    async with stream_network(listener.socket.getsockname()[1]) as network:
+        clients = [network.client() for _ in range(5)]
+        for client in clients:
+            client.open()
+            await client.until(lambda: client.received == b"ready")  # noqa: B023
+    network.deliver()
+    assert all(client.is_reset for client in clients)
+    assert network.server.open_streams == 0
+    with trio.fail_after(240):
+        while closed < 5:  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 async def test_streams_that_are_reset_make_place_for_others() -> None:
@@ -474,8 +457,7 @@ async def test_streams_that_are_reset_make_place_for_others() -> None:
 async def test_payloads_without_a_running_server_are_dropped() -> None:
     async with service(echo) as network:
         pass
-    client = network.client()
-    client.open(b"too late")
+    network.open(b"too late")
     network.to_server(b"not gzip")
     network.deliver()
     assert network.server.open_streams == 0
@@ -484,8 +466,7 @@ async def test_payloads_without_a_running_server_are_dropped() -> None:
 
 async def test_request_gets_the_headers_of_its_client() -> None:
     async with service(echo, client_headers=True) as network:
-        client = network.client()
-        client.open(b"GET / HTTP/1.1\r\nX-I2P-Des")
+        client = network.open(b"GET / HTTP/1.1\r\nX-I2P-Des")
         await client.send(b"tHash: forged\r\n\r\nbody")
         await client.until(lambda: client.received.endswith(b"\r\n\r\nbody"))
         assert b"forged" not in client.received
@@ -497,8 +478,7 @@ async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
         await stream.aclose()
 
     async with service(close_at_once, client_headers=True) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.is_closed)
         for _ in range(100):
             client.send_next(b"x" * 1000)
@@ -513,8 +493,7 @@ async def test_stream_that_is_refused_after_the_service_has_closed_is_reset() ->
         await stream.aclose()
 
     async with service(close_at_once, client_headers=True) as network:
-        client = network.client()
-        client.open()
+        client = network.open()
         await client.until(lambda: client.is_closed)
         client.send_next(b"SSH-2.0\r\n\r\n")
         await client.until(lambda: client.is_reset)
@@ -523,8 +502,7 @@ async def test_stream_that_is_refused_after_the_service_has_closed_is_reset() ->
 
 async def test_stream_that_is_not_http_is_reset_where_headers_are_asked_for() -> None:
     async with service(echo, client_headers=True) as network:
-        client = network.client()
-        client.open(b"SSH-2.0\r\n\r\n")
+        client = network.open(b"SSH-2.0\r\n\r\n")
         await client.until(lambda: client.is_reset)
         assert network.server.refused["not an HTTP request"] == 1
         assert network.server.problem == ""
