@@ -47,7 +47,7 @@ from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
-from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import ValueType
 
 MEMORY_AT_MOST_MB = 90.0
@@ -199,10 +199,10 @@ def measure_kept(kept: Sequence[int], every: int, rounds: int) -> bool:
 
 def append_entries(index: LogIndex, entries: int) -> None:
     for first in range(index.last + 1, index.last + 1 + entries, BATCH):
-        places = Places()
+        positions = Positions()
         for number in range(first, first + BATCH):
-            places.add(number, number << 8, VALUE_BYTES, ValueType.APPLICATION)
-        index.append(places)
+            positions.add(number, number << 8, VALUE_BYTES, ValueType.APPLICATION)
+        index.append(positions)
 
 
 def main() -> int:

@@ -30,8 +30,8 @@ class PlainTransport(Transport):
     ) -> NoReturn:
         async def connected(stream: trio.SocketStream) -> None:
             peer = Peer(stream.socket.getpeername()[0], address_is_peer=True, certificate_sha256=None)
-            with self.admit(peer) as place:  # the node limits those that have not logged in
-                await handler(stream, replace(peer, place=place))
+            with self.admit(peer) as slot:  # the node limits those that have not logged in
+                await handler(stream, replace(peer, slot=slot))
 
         try:
             (listener, *others) = await trio.open_tcp_listeners(url.port, host=url.host)

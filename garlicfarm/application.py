@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import msgspec
 
 from garlicfarm.config.model import Config, FarmSection
-from garlicfarm.credentials.roles import Role
+from garlicfarm.credentials.roles import UserRole
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Status
@@ -38,9 +38,9 @@ __all__ = [
     "MemberReport",
     "Origin",
     "PeerContacts",
-    "Role",
     "StateMachine",
     "Status",
+    "UserRole",
 ]
 
 
@@ -109,7 +109,7 @@ class AdminEndpoint(msgspec.Struct, frozen=True):
 
     method: Literal["GET", "POST"]
     path: str
-    role: Role
+    role: UserRole
     handle: Callable[[AdminRequest], Awaitable[object]]
 
 

@@ -26,7 +26,7 @@ from garlicfarm.errors import ConfigError, TransportError
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport"]
+__all__ = ["AdmissionSlot", "Endpoint", "Peer", "Stage", "Transport"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -127,8 +127,8 @@ class Stage(IntEnum):
     """A part of its request was read."""
 
 
-class Place:
-    """The place of one incoming connection among those that are not logged in. The default has no limits."""
+class AdmissionSlot:
+    """The slot of one incoming connection among those that are not logged in. The default has no limits."""
 
     def begin(self) -> bool:
         """Whether a TLS handshake, which costs CPU, may begin; False: its address began too many."""
@@ -147,14 +147,14 @@ class Peer:
 
     ``address`` is without a port. ``address_is_peer=False`` (i2p: all streams come from the tunnel)
     switches limits per address off. ``certificate_sha256`` is the digest of the DER of the certificate
-    that the peer proved to own, ``None`` if it presented none. ``place`` is the one from
+    that the peer proved to own, ``None`` if it presented none. ``slot`` is the one from
     `Transport.admit`, None if the transport did not call it.
     """
 
     address: str
     address_is_peer: bool
     certificate_sha256: bytes | None
-    place: Place | None = field(default=None, compare=False, repr=False)
+    slot: AdmissionSlot | None = field(default=None, compare=False, repr=False)
 
 
 class Transport(ABC):
@@ -163,12 +163,12 @@ class Transport(ABC):
     A transport calls ``on_drop(peer, reason)`` for every incoming connection that ended before it reached a
     handler, with a fixed word as reason. The default does nothing; the node's counts. It must not raise.
 
-    ``admit(peer)`` is a context manager that returns a `Place`. The default has no limits; the node's cancels
-    the context of a connection whose place another one needs. A transport that listens enters it for each
-    incoming connection before it reads from it, leaves it when the socket is closed, and passes the place on
-    in `Peer.place`. It calls `Place.begin` before a handshake that costs CPU, once the peer has sent
-    something, and closes the connection if that returns False. A transport that never enters it works too:
-    its connections count from the handler on.
+    ``admit(peer)`` is a context manager that returns an `AdmissionSlot`. The default has no limits; the
+    node's cancels the context of a connection whose slot another one needs. A transport that listens enters
+    it for each incoming connection before it reads from it, leaves it when the socket is closed, and passes
+    the slot on in `Peer.slot`. It calls `AdmissionSlot.begin` before a handshake that costs CPU, once the
+    peer has sent something, and closes the connection if that returns False. A transport that never enters
+    it works too: its connections count from the handler on.
     """
 
     scheme: ClassVar[str]
@@ -185,7 +185,9 @@ class Transport(ABC):
         self.config = config
         self.base_dir = base_dir
         self.on_drop: Callable[[Peer, str], None] = lambda peer, reason: None
-        self.admit: Callable[[Peer], AbstractContextManager[Place]] = lambda peer: nullcontext(Place())
+        self.admit: Callable[[Peer], AbstractContextManager[AdmissionSlot]] = lambda peer: nullcontext(
+            AdmissionSlot()
+        )
 
     @abstractmethod
     async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:

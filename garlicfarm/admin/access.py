@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
 from garlicfarm.credentials.login_attempts import LoginAttempts
-from garlicfarm.credentials.roles import Role
+from garlicfarm.credentials.roles import UserRole
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
@@ -41,7 +41,7 @@ class Authenticator:
         # A key of this process: after a restart clients get `stale` and log in again at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
-    async def user(self, request: HTTPConnection, role: Role) -> str:
+    async def user(self, request: HTTPConnection, role: UserRole) -> str:
         """The name of the user, with at least ``role``. Raises `Problem` 401 or 403."""
         origin = request.headers.get("origin")
         if origin is not None and origin != f"https://{request.headers.get('host')}":

@@ -41,7 +41,7 @@ from garlicfarm.admin.watch import Watch
 from garlicfarm.application import AdminEndpoint, AdminRequest
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
-from garlicfarm.credentials.roles import Role
+from garlicfarm.credentials.roles import UserRole
 from garlicfarm.errors import (
     Compacted,
     EntryRefused,
@@ -152,7 +152,7 @@ class _Api:
         self._shutdown = shutdown
 
     def guarded(
-        self, role: Role, endpoint: Callable[[Request, str], Awaitable[Response]]
+        self, role: UserRole, endpoint: Callable[[Request, str], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
@@ -165,7 +165,7 @@ class _Api:
         return handle
 
     def guarded_websocket(
-        self, role: Role, endpoint: Callable[[WebSocket, str], Awaitable[None]]
+        self, role: UserRole, endpoint: Callable[[WebSocket, str], Awaitable[None]]
     ) -> Callable[[WebSocket], Awaitable[None]]:
         """As `guarded`; a client that is refused gets the answer instead of the WebSocket."""
 

@@ -32,7 +32,7 @@ from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.admin.watch import SEND_RAW
 from garlicfarm.admin.websocket import WebSocketServer
 from garlicfarm.credentials.users import Login
-from garlicfarm.transport import Place, Stage
+from garlicfarm.transport import AdmissionSlot, Stage
 
 __all__ = ["AsgiApp", "HttpServer"]
 
@@ -62,7 +62,7 @@ class HttpServer:
     async def run(
         self,
         stream: trio.abc.Stream,
-        place: Place,
+        slot: AdmissionSlot,
         on_login: Callable[[Login], None],
         *,
         client: tuple[str, int],
@@ -73,8 +73,8 @@ class HttpServer:
         :param on_login: called for each request with a valid password.
         :param client: its address and port; ``server``: those that it connected to.
         """
-        place.advance(Stage.STREAM)
-        wire = _Wire(stream, place)
+        slot.advance(Stage.STREAM)
+        wire = _Wire(stream, slot)
         with wire.scope:
             while (request := await self._request(wire)) is not None:
                 scope = _scope(request) | {"client": client, "server": server, "state": {LOGGED_IN: on_login}}
@@ -182,11 +182,11 @@ class _Wire:
     """A stream and its HTTP, with the rules above for reading and writing. ``scope`` is that of all that is
     done on it."""
 
-    def __init__(self, stream: trio.abc.Stream, place: Place) -> None:
+    def __init__(self, stream: trio.abc.Stream, slot: AdmissionSlot) -> None:
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
         self.scope = trio.CancelScope()
         self._stream = stream
-        self._place = place
+        self._slot = slot
         self._sending = trio.Lock()
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -196,7 +196,7 @@ class _Wire:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
         if data:
-            self._place.advance(Stage.REQUEST)
+            self._slot.advance(Stage.REQUEST)
         return data
 
     async def next_event(self) -> object:

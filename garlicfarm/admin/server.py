@@ -4,7 +4,7 @@ Theory of operation. `garlicfarm.admin.http11` speaks HTTP; accepting, TLS and t
 
 * HTTP and the application are imported for the first connection: they are half of all that a node imports,
   and it serves its farms without them. A thread imports them, so that the farms are served meanwhile.
-* `Admission` limits connections that are not logged in: a new one always gets a place, and an older one is
+* `Admission` limits connections that are not logged in: a new one always gets a slot, and an older one is
   cut for it. A quarter is reserved for loopback. Logged-in connections are limited per user.
 * Every connection has an error boundary: a fault of a client ends only its connection.
 * Every connection has a watchdog: no byte either way for `IDLE_S`, or a write not taken within
@@ -34,7 +34,7 @@ from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tcp import serve_listeners, server_tls
 from garlicfarm.regular_files import check_regular
-from garlicfarm.transport import Peer, Place, network_of
+from garlicfarm.transport import AdmissionSlot, Peer, network_of
 
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp, HttpServer
@@ -158,13 +158,13 @@ class _Connections:
             return  # it left while it was queued
         peer = Peer(client[0], True, None)
         cut = self._admission.admit(peer, on_cut=lambda peer: connection.end())
-        with cut as place, self._connection(stream, place) as connection:
+        with cut as slot, self._connection(stream, slot) as connection:
             try:
                 with trio.fail_after(HANDSHAKE_S):
                     await trio.lowlevel.wait_readable(stream.socket)
             except trio.TooSlowError:
                 return
-            if not place.begin():
+            if not slot.begin():
                 return
             try:
                 http = await self._http_server()
@@ -175,10 +175,10 @@ class _Connections:
                     except (trio.BrokenResourceError, trio.TooSlowError):
                         return
                     on_login = partial(self._logged_in, connection)
-                    await http.run(secured, place, on_login, client=client, server=server)
+                    await http.run(secured, slot, on_login, client=client, server=server)
             except Exception as error:  # noqa: BLE001
                 # Log where, not what: errors quote the client.
-                self._events.error("connection-failed", **_place(error))
+                self._events.error("connection-failed", **_slot(error))
 
     async def _http_server(self) -> HttpServer:
         async with self._making:
@@ -188,8 +188,8 @@ class _Connections:
             return self._http
 
     def _logged_in(self, connection: _Connection, login: Login) -> None:
-        """A request on it was authenticated: it gives up its place and counts as a connection of the user."""
-        connection.place.leave()
+        """A request on it was authenticated: it gives up its slot and counts as a connection of the user."""
+        connection.slot.leave()
         known = connection.logins.get(login.name)
         connection.logins[login.name] = login
         if known is None:
@@ -221,9 +221,9 @@ class _Connections:
                 connection.socket.close()
 
     @contextmanager
-    def _connection(self, stream: trio.SocketStream, place: Place) -> Iterator[_Connection]:
+    def _connection(self, stream: trio.SocketStream, slot: AdmissionSlot) -> Iterator[_Connection]:
         with trio.CancelScope() as scope:
-            connection = _Connection(stream, scope, place)
+            connection = _Connection(stream, scope, slot)
             self._open.add(connection)
             try:
                 yield connection
@@ -235,7 +235,7 @@ class _Connections:
                         del self._of_user[name]
 
 
-def _place(error: BaseException) -> dict[str, str]:
+def _slot(error: BaseException) -> dict[str, str]:
     error = first_error(error)
     return {"error": type(error).__name__, "where": place_of(error)}
 
@@ -248,10 +248,10 @@ class _Connection(trio.abc.Stream):
 
     ``logins``: the logins of the requests on it."""
 
-    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, place: Place) -> None:
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, slot: AdmissionSlot) -> None:
         self._stream = stream
         self._scope = scope
-        self.place = place
+        self.slot = slot
         self.logins: dict[str, Login] = {}
         self.socket = stream.socket
         self._sending = trio.CancelScope()

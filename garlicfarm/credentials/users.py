@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.credentials.private_files import read_private_file
-from garlicfarm.credentials.roles import ROLES, Role, includes
+from garlicfarm.credentials.roles import ROLES, UserRole, includes
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
@@ -44,7 +44,7 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the file."""
 
     name: str
-    role: Role
+    role: UserRole
     ha1: dict[str, str]
 
 
@@ -68,7 +68,7 @@ class UserStore:
         user = self.find(name)
         return {} if user is None else {algorithm: (value,) for algorithm, value in user.ha1.items()}
 
-    def role(self, name: str) -> Role | None:
+    def role(self, name: str) -> UserRole | None:
         """A user's role; None if there is no such user."""
         user = self.find(name)
         return None if user is None else user.role
@@ -83,12 +83,12 @@ class UserStore:
         self._refresh()
         return self._users.get(name)
 
-    def list(self) -> list[tuple[str, Role]]:
+    def list(self) -> list[tuple[str, UserRole]]:
         """Names and roles, by name."""
         self._refresh()
         return sorted((user.name, user.role) for user in self._users.values())
 
-    def add(self, name: str, role: Role, password: str) -> None:
+    def add(self, name: str, role: UserRole, password: str) -> None:
         """Add a user, or give an existing one a new role and password.
 
         :param name: 1 to 64 of ``A-Za-z0-9._@-``, not digits only: those are members (D10).
@@ -190,7 +190,7 @@ class Login:
         self._ha1 = user.ha1
 
     @property
-    def role(self) -> Role | None:
+    def role(self) -> UserRole | None:
         """The user's role now. None: the login is no longer valid. The user was removed or has another
         password, or the users file is damaged."""
         try:
@@ -199,6 +199,6 @@ class Login:
             return None
         return None if user is None or user.ha1 != self._ha1 else user.role
 
-    def has_role(self, least: Role) -> bool:
+    def has_role(self, least: UserRole) -> bool:
         """Whether the user has this role now, or one that includes it."""
         return includes(self.role, least)

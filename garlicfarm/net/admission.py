@@ -1,14 +1,14 @@
 """Which connections may wait to log in: the one policy of all listeners of a node.
 
-Theory of operation. A connection holds a `Place` from its first byte until it has logged in or its socket is
-closed. The number of places is bounded, per address and in total. A new connection always gets one: at a
-limit, an older connection is cut for it. So an attacker must reopen all its connections in the time that one
-login takes.
+Theory of operation. A connection holds an `AdmissionSlot` from its first byte until it has logged in or its
+socket is closed. The number of slots is bounded, per address and in total. A new connection always gets one:
+at a limit, an older connection is cut for it. So an attacker must reopen all its connections in the time that
+one login takes.
 
 * At the limit of an address, one of its own connections is cut; at the total limit, one of a stranger.
 * The least advanced stage is cut first, its oldest connection first. A stage with no more than a sixth of the
-  places is spared: otherwise a stranger could fill the most advanced one, and every newcomer would be cut.
-* A quarter of all places is reserved for known addresses: a member logged in from there within the last hour,
+  slots is spared: otherwise a stranger could fill the most advanced one, and every newcomer would be cut.
+* A quarter of all slots is reserved for known addresses: a member logged in from there within the last hour,
   or an endpoint of the Configuration names it.
 
 A TLS handshake costs CPU before any login, so it also takes a token from its address.
@@ -21,11 +21,11 @@ from contextlib import contextmanager
 
 import trio
 
-from garlicfarm.transport import Peer, Place, Stage, network_of
+from garlicfarm.transport import AdmissionSlot, Peer, Stage, network_of
 
-__all__ = ["PER_ADDRESS", "PLACES", "Admission", "HeldPlace"]
+__all__ = ["PER_ADDRESS", "SLOTS", "Admission", "HeldSlot"]
 
-PLACES = 512
+SLOTS = 512
 PER_ADDRESS = 64
 KNOWN_FOR_S = 3600.0
 BURST = 128  # handshakes of an address after a pause: 16 members that reconnect at once need two each
@@ -35,7 +35,7 @@ MAX_REMEMBERED = 1024
 
 
 class Admission:
-    """The places of connections that have not logged in.
+    """The slots of connections that have not logged in.
 
     :param per_address: the limit for one address (IPv6: one /64).
     :param total: the limit for all. A quarter is reserved for known addresses.
@@ -49,38 +49,38 @@ class Admission:
         self,
         *,
         per_address: int = PER_ADDRESS,
-        total: int = PLACES,
+        total: int = SLOTS,
         named: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self._per_address = per_address
         self._total = total
         self._named = named
-        self._places: dict[HeldPlace, None] = {}  # in the order in which they entered their stage
+        self._slots: dict[HeldSlot, None] = {}  # in the order in which they entered their stage
         self._known: dict[str, float] = {}  # until when
         self._tokens: dict[str, tuple[float, float]] = {}  # how many at which time
 
     @property
     def taken(self) -> int:
-        """The number of places in use."""
-        return len(self._places)
+        """The number of slots in use."""
+        return len(self._slots)
 
     @contextmanager
-    def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[HeldPlace]:
-        """A place for one connection while the context lasts.
+    def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[HeldSlot]:
+        """A slot for one connection while the context lasts.
 
         If another connection needs it, ``on_cut(peer)`` is called and the context cancelled. ``on_cut`` is
-        not called for a connection that was refused already. After `Place.leave` neither can happen.
+        not called for a connection that was refused already. After `AdmissionSlot.leave` neither can happen.
         """
         network = network_of(peer.address) if peer.address_is_peer else None
         known = network is not None and self._is_known(network)
         self._make_room(network, known=known)
         with trio.CancelScope() as scope:
-            place = HeldPlace(self, peer, network, known, scope, on_cut)
-            self._places[place] = None
+            slot = HeldSlot(self, peer, network, known, scope, on_cut)
+            self._slots[slot] = None
             try:
-                yield place
+                yield slot
             finally:
-                place.leave()
+                slot.leave()
 
     def welcome(self, peer: Peer) -> None:
         """A member logged in from this address: it counts as known for an hour."""
@@ -98,9 +98,9 @@ class Admission:
         return network in self._named()
 
     def _make_room(self, network: str | None, *, known: bool) -> None:
-        held = list(self._places)
-        own = [place for place in held if network is not None and place.network == network]
-        strangers = [place for place in held if not place.known]
+        held = list(self._slots)
+        own = [slot for slot in held if network is not None and slot.network == network]
+        strangers = [slot for slot in held if not slot.known]
         if len(own) >= self._per_address:
             _cut(own)
         elif not known and len(strangers) >= self._total - self._total // 4:
@@ -120,8 +120,8 @@ class Admission:
         return granted
 
 
-class HeldPlace(Place):
-    """A place of an `Admission`."""
+class HeldSlot(AdmissionSlot):
+    """A slot of an `Admission`."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class HeldPlace(Place):
         return self._admission._spend(self.network, KNOWN_TIMES if self.known else 1)
 
     def advance(self, stage: Stage) -> None:
-        places = self._admission._places
-        if self in places and stage is not self.stage:
+        slots = self._admission._slots
+        if self in slots and stage is not self.stage:
             self.stage = stage
-            del places[self]
-            places[self] = None
+            del slots[self]
+            slots[self] = None
 
     def leave(self) -> None:
-        self._admission._places.pop(self, None)
+        self._admission._slots.pop(self, None)
 
     def cut(self) -> None:
         self.leave()
@@ -163,11 +163,11 @@ class HeldPlace(Place):
         self._scope.cancel()
 
 
-def _cut(places: Sequence[HeldPlace]) -> None:
+def _cut(slots: Sequence[HeldSlot]) -> None:
     """Cut the oldest of the least advanced stage that holds more than its share."""
-    share = len(places) // (len(Stage) + 1)  # so small that not all stages can be at their share
+    share = len(slots) // (len(Stage) + 1)  # so small that not all stages can be at their share
     for stage in Stage:
-        there = [place for place in places if place.stage is stage]
+        there = [slot for slot in slots if slot.stage is stage]
         if len(there) > share:
             there[0].cut()
             return

@@ -20,7 +20,7 @@ from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache, Refused, Verified
 from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Rejected, Responder, Verifier
 from garlicfarm.net.admission import Admission
-from garlicfarm.transport import Peer, Place, Stage
+from garlicfarm.transport import AdmissionSlot, Peer, Stage
 
 __all__ = ["Established", "FarmCredentials", "HandshakeLimiter", "initiate", "respond", "without_handshake"]
 
@@ -130,7 +130,7 @@ class HandshakeLimiter:
     """Limits what strangers cost one listener (D3): sockets, time, and password guesses.
 
     :param deadline_s: bounds the whole handshake, from the end of the transport's own handshake.
-    :param admission: the places of connections that have not logged in; listeners may share them.
+    :param admission: the slots of connections that have not logged in; listeners may share them.
     :param longest_delay_s: of the answer to a wrong password. An honest peer should get the answer before it
         gives up.
     :param on_rejected: called once for every connection that is not let in, before the answer, with a fixed
@@ -151,10 +151,10 @@ class HandshakeLimiter:
         self.on_rejected = on_rejected
         self.attempts = LoginAttempts(longest_delay_s)
 
-    def place(self, peer: Peer) -> AbstractContextManager[Place]:
-        """The place that the transport took for this connection, else a new one."""
-        if peer.place is not None:
-            return nullcontext(peer.place)
+    def slot(self, peer: Peer) -> AbstractContextManager[AdmissionSlot]:
+        """The slot that the transport took for this connection, else a new one."""
+        if peer.slot is not None:
+            return nullcontext(peer.slot)
         return self.admission.admit(peer, lambda peer: self.on_rejected(peer, "busy"))
 
 
@@ -194,18 +194,18 @@ async def respond(
     Source: docs/reference/protocol.md, "Handshake"; D3 (strangers learn nothing, and cost little).
     """
     established: Established | None = None
-    with limiter.place(peer) as place:
-        place.advance(Stage.STREAM)
+    with limiter.slot(peer) as slot:
+        slot.advance(Stage.STREAM)
         reason = "timeout"  # the rejection that is yet to be reported
         try:
             with trio.move_on_after(limiter.deadline_s):
-                verdict, hold_s = await _judge(stream, credentials, limiter.attempts, peer, place)
+                verdict, hold_s = await _judge(stream, credentials, limiter.attempts, peer, slot)
                 if isinstance(verdict, Rejected):
                     reason = ""
                     limiter.on_rejected(peer, verdict.reason)
-                    await _refuse(stream, verdict, hold_s, place)
+                    await _refuse(stream, verdict, hold_s, slot)
                 else:
-                    place.leave()
+                    slot.leave()
                     await stream.send_all(verdict.reply)
                     established, reason = _established(stream, verdict), ""
         except trio.BrokenResourceError:
@@ -223,7 +223,7 @@ async def _judge(
     credentials: Mapping[str, FarmCredentials],
     attempts: LoginAttempts,
     peer: Peer,
-    place: Place,
+    slot: AdmissionSlot,
 ) -> tuple[Accepted | Rejected, float]:
     """The verdict, and how many seconds to hold its answer."""
     limited = {name: _LimitedVerifier(farm.verifier, attempts, peer) for name, farm in credentials.items()}
@@ -231,7 +231,7 @@ async def _judge(
     verdict = None
     while verdict is None:
         data = await stream.receive_some(_CHUNK)
-        place.advance(Stage.REQUEST)
+        slot.advance(Stage.REQUEST)
         verdict = responder.receive(bytes(data), trio.current_time(), secrets.token_bytes(16))
     for each in limited.values():
         if each.is_too_soon:
@@ -255,13 +255,13 @@ def _too_soon(wait_s: float) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, place: Place) -> None:
+async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, slot: AdmissionSlot) -> None:
     if hold_s:
-        place.advance(Stage.CLOSING)
+        slot.advance(Stage.CLOSING)
         await trio.sleep(hold_s)
     if verdict.reply:
         await stream.send_all(verdict.reply)
-    place.advance(Stage.CLOSING)
+    slot.advance(Stage.CLOSING)
     if verdict.pending:
         # Closing with unread bytes resets the connection, and the peer may lose our answer.
         left = _LINGER_BYTES

@@ -81,8 +81,8 @@ async def serve_tcp(
         except OSError:  # it disconnected while it was queued
             transport.on_drop(Peer("", False, None), "gone")
             return
-        with transport.admit(peer) as place:
-            await handler(stream, replace(peer, place=place))
+        with transport.admit(peer) as slot:
+            await handler(stream, replace(peer, slot=slot))
             await _end(stream)
 
     await serve_listeners(connection, [first])

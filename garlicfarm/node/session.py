@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from garlicfarm.config.model import HEADERS_BYTES
-from garlicfarm.credentials.roles import Role, includes
+from garlicfarm.credentials.roles import UserRole, includes
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
@@ -75,7 +75,7 @@ class Principal:
         self.extensions = extensions
         self.login = login
         self.is_jraft = is_jraft
-        self._role: Role | None = None
+        self._role: UserRole | None = None
         self.refresh()
 
     def refresh(self) -> None:

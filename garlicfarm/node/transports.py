@@ -10,7 +10,7 @@ from garlicfarm import descriptors
 from garlicfarm.config import Config
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.admission import PER_ADDRESS, PLACES, Admission
+from garlicfarm.net.admission import PER_ADDRESS, SLOTS, Admission
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Peer, Transport
 
@@ -39,7 +39,7 @@ class Transports:
         log: EventLogger,
         named: Callable[[], Container[str]],
     ) -> None:
-        total = descriptors.share(PLACES, len(config.farm))
+        total = descriptors.share(SLOTS, len(config.farm))
         self.admission = Admission(total=total, per_address=min(PER_ADDRESS, total // 2), named=named)
         self._config = config
         self._metrics = metrics

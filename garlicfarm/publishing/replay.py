@@ -24,9 +24,9 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Replay", "Role", "RoleLog"]
+__all__ = ["Replay", "RoleAt", "RoleLog"]
 
-Role = tuple[int | None, tuple[int, ...]]
+RoleAt = tuple[int | None, tuple[int, ...]]
 """The publisher, and all holders, ascending. The publisher is due if it is the only holder."""
 
 
@@ -35,15 +35,15 @@ class RoleLog:
 
     def __init__(self) -> None:
         self.indexes: list[int] = [0]
-        self.roles: list[Role] = [(None, ())]
+        self.roles: list[RoleAt] = [(None, ())]
 
-    def note(self, index: int, role: Role) -> None:
+    def note(self, index: int, role: RoleAt) -> None:
         """``role``: after the entry at ``index``, which is later than all before."""
         if role != self.roles[-1]:
             self.indexes.append(index)
             self.roles.append(role)
 
-    def at(self, index: int) -> Role:
+    def at(self, index: int) -> RoleAt:
         """After the entry at ``index``."""
         if index >= self.indexes[-1]:
             return self.roles[-1]

@@ -17,7 +17,7 @@ from garlicfarm.durable_files import fsync_path, make_private_directory, replace
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.regular_files import open_file
 from garlicfarm.storage.genesis import Genesis
-from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.storage.segments import (
     SYNCED,
     Encoder,
@@ -74,7 +74,7 @@ class Appender:
         """The number of the segment that is written to."""
         return self._log.end.number
 
-    def write(self, steps: Sequence[Persist], boundary: SnapshotMeta | None = None) -> list[Places]:
+    def write(self, steps: Sequence[Persist], boundary: SnapshotMeta | None = None) -> list[Positions]:
         """Write steps, and let the log begin after ``boundary`` (unless it is None, or the log begins later);
         all of it or nothing, and durable on return. Returns where the entries of each step lie. Raises
         `struct.error`, too: a number is too large."""
@@ -83,7 +83,7 @@ class Appender:
             self._begin_segment()
         encoder = Encoder(log.end)
         state, begins, last = log.hard_state, log.boundary, self._last
-        found: list[Places] = []
+        found: list[Positions] = []
         for step in steps:
             if step.snapshot is not None:
                 begins = step.snapshot

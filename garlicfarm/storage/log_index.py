@@ -10,10 +10,10 @@ from threading import Lock
 from garlicfarm.errors import Compacted
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["LogIndex", "Places"]
+__all__ = ["LogIndex", "Positions"]
 
 
-class Places:
+class Positions:
     """Where entries with consecutive indexes lie: ``segment << 32 | offset`` of each one's record, and the
     size of its value; and the indexes of Configurations among them."""
 
@@ -22,20 +22,20 @@ class Places:
         self.sizes = array("I")
         self.configurations: list[int] = []
 
-    def add(self, index: int, place: int, size: int, value_type: int) -> None:
+    def add(self, index: int, position: int, size: int, value_type: int) -> None:
         """The entry of ``index`` is next."""
-        self.at.append(place)
+        self.at.append(position)
         self.sizes.append(size)
         if value_type == ValueType.CONFIGURATION:
             self.configurations.append(index)
 
 
 class LogIndex:
-    """The places of the entries from ``first`` to ``last``. Changed by one thread, read from any."""
+    """The positions of the entries from ``first`` to ``last``. Changed by one thread, read from any."""
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self._held = Places()
+        self._held = Positions()
         self._bytes = 0  # of all values
         self._lock = Lock()
 
@@ -45,13 +45,13 @@ class LogIndex:
         with self._lock:
             return self.first + len(self._held.at) - 1
 
-    def append(self, places: Places) -> None:
+    def append(self, positions: Positions) -> None:
         """More entries follow the last one."""
         with self._lock:
-            self._held.at.extend(places.at)
-            self._held.sizes.extend(places.sizes)
-            self._bytes += sum(places.sizes)
-            self._held.configurations += places.configurations
+            self._held.at.extend(positions.at)
+            self._held.sizes.extend(positions.sizes)
+            self._bytes += sum(positions.sizes)
+            self._held.configurations += positions.configurations
 
     def truncate(self, index: int) -> None:
         """Forget the entries from ``index`` on; the next one has this index."""
@@ -79,28 +79,28 @@ class LogIndex:
             del held.configurations[: bisect_right(held.configurations, upto)]
 
     def find(self, lo: int, hi: int, max_bytes: int, overhead: int = 0) -> Sequence[tuple[int, int]]:
-        """Place and size of the entries lo ≤ index < hi: at least one, then as many as fit into
+        """Position and size of the entries lo ≤ index < hi: at least one, then as many as fit into
         ``max_bytes``, each with ``overhead`` beside its value; none beyond the last. Raises `Compacted`:
         lo < ``first``."""
         with self._lock:
             if lo < self.first:
                 raise Compacted(self.first)
             start, end = lo - self.first, hi - self.first
-            places, sizes = self._held.at[start:end], self._held.sizes[start:end]
+            positions, sizes = self._held.at[start:end], self._held.sizes[start:end]
         count = 0
         for size in sizes:
             max_bytes -= size + overhead
             if max_bytes < 0 and count:
                 break
             count += 1
-        return list(zip(places[:count], sizes, strict=False))
+        return list(zip(positions[:count], sizes, strict=False))
 
     def configuration(self, upto: int) -> int | None:
         """The index of the newest Configuration up to ``upto``."""
         with self._lock:
             found = self._held.configurations
-            place = bisect_right(found, upto)
-            return found[place - 1] if place else None
+            position = bisect_right(found, upto)
+            return found[position - 1] if position else None
 
     def application_entries(self, after: int, upto: int) -> int:
         """How many of the entries with ``after`` < index ≤ ``upto`` are Application entries. Raises

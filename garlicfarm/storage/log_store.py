@@ -32,7 +32,7 @@ from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, 
 from garlicfarm.storage.directory import LOST_STORE
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
-from garlicfarm.storage.log_index import Places
+from garlicfarm.storage.log_index import Positions
 from garlicfarm.storage.segments import Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
@@ -319,8 +319,8 @@ class LogStore:
         if meta.index > self._newest.index:
             self._newest = meta
 
-    def on_written(self, persist: Persist, places: Places) -> None:
-        """A step is durable, its entries at ``places``: show them, except those that a step queued later
+    def on_written(self, persist: Persist, positions: Positions) -> None:
+        """A step is durable, its entries at ``positions``: show them, except those that a step queued later
         replaces."""
         if persist.snapshot is not None:
             self.index.drop(persist.snapshot.index)
@@ -336,7 +336,7 @@ class LogStore:
             self._hard_state = persist.hard_state
         entries = persist.entries
         if entries:
-            self.index.append(places)
+            self.index.append(positions)
         if self._truncations and entries:
             entries = entries[: max(0, min(self._truncations) - entries[0].index)]
         if entries:

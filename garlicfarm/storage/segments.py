@@ -47,7 +47,7 @@ from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
 from garlicfarm.regular_files import read_file, reading
 from garlicfarm.storage.damage import Corrupt, configuration_of, other_version, unknown_files
 from garlicfarm.storage.genesis import Genesis
-from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 
@@ -179,7 +179,7 @@ class Encoder:
 
     def __init__(self, end: End) -> None:
         self._end = end
-        self._place = (end.number << 32) + end.offset + _FRAME.size
+        self._position = (end.number << 32) + end.offset + _FRAME.size
         self._parts = [bytes(_FRAME.size)]
 
     def frame(self) -> tuple[bytearray, int]:
@@ -191,17 +191,17 @@ class Encoder:
         _CRC.pack_into(frame, _FRAME.size - 2 * _CRC.size, crc32(view[:12]))
         return frame, checksum
 
-    def entries(self, entries: Sequence[Entry]) -> Places:
+    def entries(self, entries: Sequence[Entry]) -> Positions:
         """Add entries; returns where they are."""
-        places, place, parts = Places(), self._place, self._parts
+        positions, position, parts = Positions(), self._position, self._parts
         for entry in entries:
             index, kind, value = entry.index, entry.value_type, entry.value
             head = _ENTRY_HEAD.pack(_IS_ENTRY, index, entry.term, kind, len(value))
             parts += head, _CRC.pack(crc32(value, crc32(head))), value
-            places.add(index, place, len(value), kind)
-            place += _ENTRY_BYTES + len(value)
-        self._place = place
-        return places
+            positions.add(index, position, len(value), kind)
+            position += _ENTRY_BYTES + len(value)
+        self._position = position
+        return positions
 
     def hard_state(self, state: HardState) -> None:
         self._add(_HARD_STATE.pack(_IS_HARD_STATE, state.term, state.vote, state.commit))
@@ -216,33 +216,33 @@ class Encoder:
 
     def _add(self, record: bytes) -> None:
         self._parts.append(record)
-        self._place += len(record)
+        self._position += len(record)
 
 
-def read_entries(directory: Path, index: int, places: Sequence[tuple[int, int]]) -> list[Entry]:
+def read_entries(directory: Path, index: int, positions: Sequence[tuple[int, int]]) -> list[Entry]:
     """Read and check the entries from ``index`` on, with these places and sizes. Raises `OSError` (also:
     their segment is deleted), `Corrupt`."""
     found: list[Entry] = []
-    for run in _runs(places):
+    for run in _runs(positions):
         segment, start = divmod(run[0][0], 1 << 32)
         end = (run[-1][0] & _OFFSET) + _ENTRY_BYTES + run[-1][1]
         with reading(directory / segment_name(segment)) as file:
             data = os.pread(file.fileno(), end - start, start)
-        for place, size in run:
-            found.append(_decode_entry(data, (place & _OFFSET) - start, index + len(found), size))
+        for position, size in run:
+            found.append(_decode_entry(data, (position & _OFFSET) - start, index + len(found), size))
     return found
 
 
-def _runs(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+def _runs(positions: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
     """Split where another segment begins, or where so much lies between that it should not be read."""
     first = 0
-    for number in range(1, len(places)):
-        place, size = places[number - 1]
-        if places[number][0] - place - size > _GAP_BYTES:
-            yield places[first:number]
+    for number in range(1, len(positions)):
+        position, size = positions[number - 1]
+        if positions[number][0] - position - size > _GAP_BYTES:
+            yield positions[first:number]
             first = number
-    if places:
-        yield places[first:]
+    if positions:
+        yield positions[first:]
 
 
 def _decode_entry(data: bytes, at: int, index: int, size: int) -> Entry:
@@ -283,7 +283,11 @@ def read_log(directory: Path) -> Log:
     numbers = list_segments(directory)
     if not numbers:
         raise no_segment(directory)
-    run = [number for place, number in enumerate(numbers) if numbers[-1] - number == len(numbers) - 1 - place]
+    run = [
+        number
+        for position, number in enumerate(numbers)
+        if numbers[-1] - number == len(numbers) - 1 - position
+    ]
     log: Log | None = None
     size = 0
     for number in run:
@@ -380,7 +384,7 @@ def _frame_head(data: memoryview, at: int) -> tuple[bytes, int, int, int] | None
 
 def _take(log: Log, data: memoryview, at: int) -> None:
     """Take up the records of a frame, which reach from ``at`` to the end of ``data``."""
-    index, base, places = log.index, log.end.number << 32, Places()
+    index, base, positions = log.index, log.end.number << 32, Positions()
     following = index.last + 1
     while at < len(data):
         kind = data[at]
@@ -388,14 +392,14 @@ def _take(log: Log, data: memoryview, at: int) -> None:
             _, found, _, value_type, size = _ENTRY_HEAD.unpack_from(data, at)
             if found != following:
                 raise Corrupt(f"entry {found} stands where {following} is next")
-            place, at = at, at + _ENTRY_BYTES + size
+            position, at = at, at + _ENTRY_BYTES + size
             if at > len(data) or value_type not in _VALUE_TYPES:
                 raise Corrupt(f"entry {found} is of an unknown type, or ends beyond its frame")
-            places.add(found, base | place, size, value_type)
+            positions.add(found, base | position, size, value_type)
             following += 1
             continue
-        index.append(places)
-        places = Places()
+        index.append(positions)
+        positions = Positions()
         if kind == _IS_HARD_STATE:
             _, *state = _HARD_STATE.unpack_from(data, at)
             log.hard_state = HardState(*state)
@@ -412,7 +416,7 @@ def _take(log: Log, data: memoryview, at: int) -> None:
         else:
             raise Corrupt(f"a record is of the unknown kind {kind}")
         following = index.last + 1
-    index.append(places)
+    index.append(positions)
 
 
 def _read_synced(path: Path) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Persist, SnapshotMeta
 from garlicfarm.storage.damage import storage_error
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotReceiver
-from garlicfarm.storage.log_index import Places
+from garlicfarm.storage.log_index import Positions
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.wire.messages import SnapshotSyncRequest
@@ -58,9 +58,9 @@ class Writer:
         self._on_batch = on_batch
         self._on_chunk = on_chunk
         self._on_problem = on_problem
-        place = (store.path.parent / SNAPSHOTS, store.genesis)
+        position = (store.path.parent / SNAPSHOTS, store.genesis)
         self._receiver = (
-            JRaftSnapshotReceiver(*place, check_state) if store.is_jraft else SnapshotReceiver(*place)
+            JRaftSnapshotReceiver(*position, check_state) if store.is_jraft else SnapshotReceiver(*position)
         )
         self._problem = ""
         # Metadata: the log's new beginning. An int: delete all segments before it. None: the end.
@@ -172,9 +172,9 @@ class Writer:
                 batch, chunks, boundary, delete_before, is_over = self._take()
                 if batch or boundary:
                     begun = perf_counter()
-                    places = appender.write(batch, boundary)
+                    positions = appender.write(batch, boundary)
                     seconds = perf_counter() - begun
-                    loop.run_sync_soon(self._report, batch, places, boundary, appender.segment, seconds)
+                    loop.run_sync_soon(self._report, batch, positions, boundary, appender.segment, seconds)
                 for chunk in chunks:
                     result = self._receiver.take(chunk.request)
                     loop.run_sync_soon(self._report_chunk, chunk, *result, self._receiver.problem)
@@ -207,13 +207,13 @@ class Writer:
     def _report(
         self,
         batch: Sequence[Persist],
-        places: Sequence[Places],
+        positions: Sequence[Positions],
         boundary: SnapshotMeta | None,
         segment: int,
         seconds: float,
     ) -> None:
         store, entries = self._store, 0
-        for persist, written in zip(batch, places, strict=True):
+        for persist, written in zip(batch, positions, strict=True):
             store.on_written(persist, written)
             entries += len(persist.entries)
             self._queued_bytes -= _size(persist)

@@ -21,7 +21,7 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.transport import Endpoint, Peer, Place, Transport
+from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Transport
 
 __all__ = ["TransportSuite"]
 
@@ -295,24 +295,24 @@ class TransportSuite:
     async def test_connections_with_a_place_have_it_from_before_their_handshake_to_their_end(
         self, transport: Transport, client: Transport, listen_url: Endpoint
     ) -> None:
-        """A transport that never asks for a place passes, too."""
-        entered, places = trio.open_memory_channel[tuple[Place, trio.CancelScope]](10)
-        left = list[Place]()
+        """A transport that never asks for a slot passes, too."""
+        entered, slots = trio.open_memory_channel[tuple[AdmissionSlot, trio.CancelScope]](10)
+        left = list[AdmissionSlot]()
 
         @contextmanager
-        def admit(peer: Peer) -> Iterator[Place]:
-            place = Place()
+        def admit(peer: Peer) -> Iterator[AdmissionSlot]:
+            slot = AdmissionSlot()
             with trio.CancelScope() as scope:
-                entered.send_nowait((place, scope))
+                entered.send_nowait((slot, scope))
                 try:
-                    yield place
+                    yield slot
                 finally:
-                    left.append(place)
+                    left.append(slot)
 
         seen, peers = trio.open_memory_channel[Peer](10)
 
         async def note(stream: trio.abc.Stream, peer: Peer) -> None:
-            assert peer.place not in left
+            assert peer.slot not in left
             await seen.send(peer)
             await _echo(stream, peer)
 
@@ -322,19 +322,19 @@ class TransportSuite:
                 await stream.send_all(b"well")
                 assert await _receive_exactly(stream, 4) == b"well"
                 peer = await peers.receive()
-                if peer.place is None:
-                    assert places.statistics().current_buffer_used == 0
+                if peer.slot is None:
+                    assert slots.statistics().current_buffer_used == 0
                     return
-                place, scope = await places.receive()
-                assert peer.place is place
+                slot, scope = await slots.receive()
+                assert peer.slot is slot
                 assert not left
                 scope.cancel()
                 assert await _ends(stream)
-            assert left == [place]
+            assert left == [slot]
             silent = await self.send_garbage(bound)
-            place, _ = await places.receive()
+            slot, _ = await slots.receive()
             await trio.aclose_forcefully(silent)
-            while place not in left:
+            while slot not in left:
                 await trio.lowlevel.checkpoint()
 
     @pytest.mark.trio

@@ -15,7 +15,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import is_host
-from garlicfarm_plugin_dafka.keys import KeyPair, KnownPeer, Role, read_key, read_known_peers
+from garlicfarm_plugin_dafka.keys import KeyPair, KnownPeer, PeerRole, read_key, read_known_peers
 
 __all__ = ["Keys", "MeshConfig", "MeshPlan", "TowerAddress", "TowerConfig", "TowerPlan"]
 
@@ -196,7 +196,7 @@ def _tower(endpoint: Endpoint, keys: Keys | None, problems: list[str]) -> TowerA
             problems.append(f"towers: {endpoint} names a peer; that needs key_file and peers_file")
         return TowerAddress(endpoint.host, endpoint.port, out, key)
     for known in keys.known.values():
-        if known.name == peer and Role.TOWER in known.roles:
+        if known.name == peer and PeerRole.TOWER in known.roles:
             key = known.key
     if not key:
         problems.append(

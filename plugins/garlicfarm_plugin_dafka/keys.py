@@ -47,7 +47,7 @@ __all__ = [
     "MAY_SUBSCRIBE",
     "KeyPair",
     "KnownPeer",
-    "Role",
+    "PeerRole",
     "create_key",
     "may_send",
     "may_subscribe",
@@ -59,7 +59,7 @@ KEY_CHARACTERS: Final = 40
 MAX_PEERS_FILE_BYTES: Final = 1 << 20
 
 
-class Role(StrEnum):
+class PeerRole(StrEnum):
     """What the holder of a key may be."""
 
     TOWER = "tower"
@@ -68,21 +68,21 @@ class Role(StrEnum):
     STORE = "store"
 
 
-MAY_SEND: Final[Mapping[Role, frozenset[type[Command]]]] = MappingProxyType(
+MAY_SEND: Final[Mapping[PeerRole, frozenset[type[Command]]]] = MappingProxyType(
     {
-        Role.TOWER: frozenset(),
-        Role.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail}),
-        Role.CONSUMER: frozenset({Fetch, GetHeads, ConsumerHello}),
-        Role.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead, DirectTail}),
+        PeerRole.TOWER: frozenset(),
+        PeerRole.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail}),
+        PeerRole.CONSUMER: frozenset({Fetch, GetHeads, ConsumerHello}),
+        PeerRole.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead, DirectTail}),
     }
 )
 """The commands that others take from the holder of a role."""
-MAY_SUBSCRIBE: Final[Mapping[Role, frozenset[type[Command]]]] = MappingProxyType(
+MAY_SUBSCRIBE: Final[Mapping[PeerRole, frozenset[type[Command]]]] = MappingProxyType(
     {
-        Role.TOWER: frozenset(),
-        Role.PRODUCER: frozenset({Ack, Fetch, GetHeads}),
-        Role.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail, StoreHello}),
-        Role.STORE: frozenset(
+        PeerRole.TOWER: frozenset(),
+        PeerRole.PRODUCER: frozenset({Ack, Fetch, GetHeads}),
+        PeerRole.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail, StoreHello}),
+        PeerRole.STORE: frozenset(
             {Record, Head, DirectRecord, DirectHead, DirectTail, Fetch, GetHeads, ConsumerHello}
         ),
     }
@@ -105,12 +105,12 @@ class KnownPeer(msgspec.Struct, frozen=True):
 
     name: str
     key: str
-    roles: frozenset[Role]
+    roles: frozenset[PeerRole]
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
-    roles: frozenset[Role]
+    roles: frozenset[PeerRole]
 
 
 def create_key(path: Path) -> KeyPair:
@@ -160,7 +160,7 @@ def read_known_peers(path: Path) -> dict[str, KnownPeer]:
         if not _is_key(read.key):
             problems.append(f"{path}: [{name}]: key is not a public CURVE key, 40 characters of Z85")
         elif not read.roles:
-            problems.append(f"{path}: [{name}]: roles is empty; name some of {', '.join(Role)}")
+            problems.append(f"{path}: [{name}]: roles is empty; name some of {', '.join(PeerRole)}")
         elif read.key in peers:
             problems.append(f"{path}: [{name}]: {peers[read.key].name} has the same key")
         else:
@@ -170,12 +170,12 @@ def read_known_peers(path: Path) -> dict[str, KnownPeer]:
     return peers
 
 
-def may_send(roles: frozenset[Role]) -> frozenset[type[Command]]:
+def may_send(roles: frozenset[PeerRole]) -> frozenset[type[Command]]:
     """The commands that others take from the holder of these roles."""
     return frozenset[type[Command]]().union(*(MAY_SEND[role] for role in roles))
 
 
-def may_subscribe(roles: frozenset[Role]) -> frozenset[type[Command]]:
+def may_subscribe(roles: frozenset[PeerRole]) -> frozenset[type[Command]]:
     """The commands that others send to the holder of these roles."""
     return frozenset[type[Command]]().union(*(MAY_SUBSCRIBE[role] for role in roles))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from garlicfarm.admin import websocket
 from garlicfarm.admin.http11 import MAX_HEADER_BYTES, RECEIVE_BYTES, AsgiApp, HttpServer
 from garlicfarm.admin.watch import SEND_RAW
-from garlicfarm.transport import Place
+from garlicfarm.transport import AdmissionSlot
 
 HEADER_S = 10.0
 GET = b"GET /a%20b?c=d HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -70,7 +70,9 @@ async def serve(stream: Scripted, app: AsgiApp, for_s: float = 3600.0) -> None:
 
 
 async def run(server: HttpServer, stream: Scripted) -> None:
-    await server.run(stream, Place(), lambda login: None, client=("192.0.2.1", 1), server=("192.0.2.2", 2))
+    await server.run(
+        stream, AdmissionSlot(), lambda login: None, client=("192.0.2.1", 1), server=("192.0.2.2", 2)
+    )
 
 
 def app(answer: Callable[[Any, Any], Awaitable[bytes]], **headers: bytes) -> AsgiApp:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.credentials.roles import ROLES, Role
+from garlicfarm.credentials.roles import ROLES, UserRole
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
@@ -146,7 +146,9 @@ def test_leftover_of_a_crash_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_login_has_its_role_and_those_before_it_until_the_user_is_removed(role: Role, tmp_path: Path) -> None:
+def test_login_has_its_role_and_those_before_it_until_the_user_is_removed(
+    role: UserRole, tmp_path: Path
+) -> None:
     store = UserStore(tmp_path / "users")
     store.add("alice", role, "password")
     login = store.login("alice")

@@ -17,7 +17,7 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm_plugin_dafka.config import MeshConfig
-from garlicfarm_plugin_dafka.keys import Role, read_key, read_known_peers
+from garlicfarm_plugin_dafka.keys import PeerRole, read_key, read_known_peers
 from garlicfarm_plugin_dafka.mesh import open_mesh
 from tests.dafka.meshes import KeyRing, until
 
@@ -61,7 +61,7 @@ def test_create_prints_the_table_of_a_known_peer(tmp_path, monkeypatch, capsys: 
 
 def test_create_knows_the_roles_and_refuses_a_name_that_is_no_word(tmp_path, monkeypatch, capsys: Capture):
     monkeypatch.chdir(tmp_path)
-    for role in Role:
+    for role in PeerRole:
         assert run(["dafka", "keys", "create", f"{role}.key", "--role", role.value]) == 0
     assert run(["dafka", "keys", "create", "a b.key", "--role", "store"]) == Exit.USAGE
     assert "give another with --name" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from garlicfarm_plugin_dafka.keys import (
     MAY_SEND,
     MAY_SUBSCRIBE,
     KnownPeer,
-    Role,
+    PeerRole,
     create_key,
     may_send,
     may_subscribe,
@@ -68,8 +68,8 @@ def test_known_peers_are_read_by_their_keys(tmp_path):
         """
     )
     assert read_known_peers(file) == {
-        KEY: KnownPeer("store-1", KEY, frozenset({Role.STORE})),
-        OTHER: KnownPeer("both", OTHER, frozenset({Role.PRODUCER, Role.CONSUMER})),
+        KEY: KnownPeer("store-1", KEY, frozenset({PeerRole.STORE})),
+        OTHER: KnownPeer("both", OTHER, frozenset({PeerRole.PRODUCER, PeerRole.CONSUMER})),
     }
 
 
@@ -112,12 +112,15 @@ def test_every_problem_of_a_file_of_known_peers_is_named(tmp_path):
 
 
 def test_only_stores_acknowledge_and_only_producers_publish():
-    assert {role for role in Role if Ack in MAY_SEND[role]} == {Role.STORE}
-    assert {role for role in Role if Record in MAY_SEND[role]} == {Role.PRODUCER}
-    assert {role for role in Role if Record in MAY_SUBSCRIBE[role]} == {Role.CONSUMER, Role.STORE}
-    assert {role for role in Role if DirectTail in MAY_SUBSCRIBE[role]} == {Role.CONSUMER, Role.STORE}
-    assert may_send(frozenset()) == may_subscribe(frozenset({Role.TOWER})) == frozenset()
-    assert {Fetch, Record} <= may_send(frozenset({Role.PRODUCER, Role.CONSUMER}))
+    assert {role for role in PeerRole if Ack in MAY_SEND[role]} == {PeerRole.STORE}
+    assert {role for role in PeerRole if Record in MAY_SEND[role]} == {PeerRole.PRODUCER}
+    assert {role for role in PeerRole if Record in MAY_SUBSCRIBE[role]} == {PeerRole.CONSUMER, PeerRole.STORE}
+    assert {role for role in PeerRole if DirectTail in MAY_SUBSCRIBE[role]} == {
+        PeerRole.CONSUMER,
+        PeerRole.STORE,
+    }
+    assert may_send(frozenset()) == may_subscribe(frozenset({PeerRole.TOWER})) == frozenset()
+    assert {Fetch, Record} <= may_send(frozenset({PeerRole.PRODUCER, PeerRole.CONSUMER}))
 
 
 def request(**fields: bytes) -> list[bytes]:
@@ -133,7 +136,7 @@ def request(**fields: bytes) -> list[bytes]:
     return list((frames | fields).values())
 
 
-KNOWN = {KEY: KnownPeer("store-1", KEY, frozenset({Role.STORE}))}
+KNOWN = {KEY: KnownPeer("store-1", KEY, frozenset({PeerRole.STORE}))}
 ADMITTED = [b"1.0", b"7", b"200", b"OK", b"12", b""]
 
 

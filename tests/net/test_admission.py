@@ -11,7 +11,7 @@ import trio.testing
 
 from garlicfarm.net import admission as module
 from garlicfarm.net.admission import Admission
-from garlicfarm.transport import Peer, Place, Stage, network_of
+from garlicfarm.transport import AdmissionSlot, Peer, Stage, network_of
 
 TUNNEL = Peer("127.0.0.1", False, None)
 
@@ -23,16 +23,16 @@ class Doors(ExitStack):
         super().__init__()
         self.admission = Admission(**limits)  # type: ignore[arg-type]
         self.cut: list[str] = []
-        self.places: dict[str, Place] = {}
+        self.slots: dict[str, AdmissionSlot] = {}
 
-    def open(self, name: str, address: str = "192.0.2.1", stage: Stage = Stage.OPEN) -> Place:
+    def open(self, name: str, address: str = "192.0.2.1", stage: Stage = Stage.OPEN) -> AdmissionSlot:
         return self.open_peer(name, Peer(address, True, None), stage)
 
-    def open_peer(self, name: str, peer: Peer, stage: Stage = Stage.OPEN) -> Place:
-        place = self.enter_context(self.admission.admit(peer, lambda peer: self.cut.append(name)))
-        self.places[name] = place
-        place.advance(stage)
-        return place
+    def open_peer(self, name: str, peer: Peer, stage: Stage = Stage.OPEN) -> AdmissionSlot:
+        slot = self.enter_context(self.admission.admit(peer, lambda peer: self.cut.append(name)))
+        self.slots[name] = slot
+        slot.advance(stage)
+        return slot
 
 
 async def test_oldest_of_the_least_advanced_stage_is_cut() -> None:
@@ -52,9 +52,9 @@ async def test_age_counts_from_when_a_stage_was_reached() -> None:
     with Doors(per_address=3) as doors:
         for name in "abc":
             doors.open(name)
-        doors.places["b"].advance(Stage.STREAM)
-        doors.places["a"].advance(Stage.STREAM)
-        doors.places["c"].advance(Stage.STREAM)
+        doors.slots["b"].advance(Stage.STREAM)
+        doors.slots["a"].advance(Stage.STREAM)
+        doors.slots["c"].advance(Stage.STREAM)
         doors.open("d")
         assert doors.cut == ["b"]
 
@@ -88,9 +88,9 @@ async def test_cut_context_is_cancelled_and_one_that_was_left_is_not() -> None:
     ended: list[str] = []
 
     async def connection(name: str, *, logs_in: bool) -> None:
-        with admission.admit(here) as place:
+        with admission.admit(here) as slot:
             if logs_in:
-                place.leave()
+                slot.leave()
             await trio.sleep_forever()
         ended.append(name)
 
@@ -130,7 +130,7 @@ async def test_peers_of_a_tunnel_are_strangers_bounded_in_all() -> None:
         for number in range(8):
             doors.open_peer(str(number), TUNNEL)
         assert doors.cut == ["0", "1"]
-        assert all(place.begin() for place in doors.places.values())
+        assert all(slot.begin() for slot in doors.slots.values())
 
 
 async def test_address_of_a_member_is_known_for_an_hour(autojump_clock: trio.testing.MockClock) -> None:
@@ -152,8 +152,8 @@ async def test_what_is_remembered_is_bounded() -> None:
     for number in range(3000):
         peer = Peer(f"10.0.{number >> 8}.{number & 255}", True, None)
         admission.welcome(peer)
-        with admission.admit(peer) as place:
-            assert place.begin()
+        with admission.admit(peer) as slot:
+            assert slot.begin()
     assert len(admission._known) == len(admission._tokens) == module.MAX_REMEMBERED
     assert admission.taken == 0
 
@@ -166,8 +166,8 @@ async def test_handshakes_of_an_address_are_limited_and_members_have_more(
     def begun(address: str, tries: int) -> int:
         number = 0
         for _ in range(tries):
-            with admission.admit(Peer(address, True, None)) as place:
-                number += place.begin()
+            with admission.admit(Peer(address, True, None)) as slot:
+                number += slot.begin()
         return number
 
     assert begun("192.0.2.1", 1000) == module.BURST
@@ -183,10 +183,10 @@ async def test_handshakes_of_an_address_are_limited_and_members_have_more(
 async def test_sixteen_members_behind_one_address_all_come_back_at_once_after_a_restart() -> None:
     """Each of them begins a login on up to three streams, and needs two for a new challenge."""
     with Doors() as doors:
-        places = [doors.open(str(number)) for number in range(16 * 3)]
-        assert all(place.begin() for place in places)
-        for place in places:
-            place.advance(Stage.CLOSING)
+        slots = [doors.open(str(number)) for number in range(16 * 3)]
+        assert all(slot.begin() for slot in slots)
+        for slot in slots:
+            slot.advance(Stage.CLOSING)
         assert all(doors.open(f"again {number}").begin() for number in range(16 * 3))
 
 

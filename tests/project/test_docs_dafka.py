@@ -15,7 +15,7 @@ import trio
 
 from garlicfarm_plugin_dafka import Retention, open_consumer, open_producer, open_store
 from garlicfarm_plugin_dafka.codec import Command
-from garlicfarm_plugin_dafka.keys import MAY_SEND, MAY_SUBSCRIBE, Role, read_known_peers
+from garlicfarm_plugin_dafka.keys import MAY_SEND, MAY_SUBSCRIBE, PeerRole, read_known_peers
 from tests.dafka.meshes import plain_tower
 from tests.project.test_docs_commands import ROOT, blocks, environment
 
@@ -45,11 +45,11 @@ def test_reference_has_every_role_with_what_it_may():
         cells[0].strip("`"): [set(filter(None, cell.split(", "))) for cell in cells[1:]]
         for cells in rows("role")
     }
-    assert shown.pop(Role.TOWER.value) == [{"beacons of others"}, set()]
+    assert shown.pop(PeerRole.TOWER.value) == [{"beacons of others"}, set()]
     assert shown == {
         role.value: [{*map(wire_name, MAY_SEND[role])}, {*map(wire_name, MAY_SUBSCRIBE[role])}]
-        for role in Role
-        if role is not Role.TOWER
+        for role in PeerRole
+        if role is not PeerRole.TOWER
     }
 
 
@@ -136,4 +136,4 @@ def test_keys_of_the_guide_are_known_peers(tmp_path: Path):
     subprocess.run(["bash", "-ec", block], cwd=tmp_path, env=environment(tmp_path), check=True, timeout=120)
     known = read_known_peers(tmp_path / "peers.toml").values()
     assert {peer.name for peer in known} == {file.stem for file in tmp_path.glob("*.key")}
-    assert {role for peer in known for role in peer.roles} == {*Role}
+    assert {role for peer in known for role in peer.roles} == {*PeerRole}

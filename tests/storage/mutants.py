@@ -235,7 +235,7 @@ MUTANTS = (
     Mutant(
         "reads segments that came back after a deletion that was not synced",
         "storage.segments",
-        [("if numbers[-1] - number == len(numbers) - 1 - place]", "if number + place >= 0]")],
+        [("if numbers[-1] - number == len(numbers) - 1 - at]", "if number + at >= 0]")],
         f"{_EACH_CALL}[0-0.5]",
     ),
     Mutant(

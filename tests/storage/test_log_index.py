@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from garlicfarm.errors import Compacted
-from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire.messages import ValueType
 
 
@@ -17,7 +17,7 @@ def test_application_entries_are_counted_and_found_as_one_by_one(seed: int) -> N
     rnd = random.Random(seed)
     first, length, share = rnd.randint(1, 5), rnd.randint(1, 60), rnd.random()
     is_application = {index: rnd.random() < share for index in range(first, first + length)}
-    index, places = LogIndex(first), Places()
+    index, places = LogIndex(first), Positions()
     for number, yes in is_application.items():
         places.add(number, number << 8, 10, ValueType.APPLICATION if yes else ValueType.CONFIGURATION)
     index.append(places)
@@ -45,7 +45,7 @@ def test_surplus_is_that_of_a_naive_count_whatever_was_appended_truncated_and_dr
     for _ in range(60):
         kind = rnd.choice(("append", "append", "append", "truncate", "drop"))
         if kind == "append":
-            places = Places()
+            places = Positions()
             for number in range(following, following + rnd.randint(1, 9)):
                 sizes[number] = rnd.choice((0, 1, 10, 200))
                 places.add(number, number << 8, sizes[number], ValueType.APPLICATION)
@@ -83,7 +83,7 @@ class CountedSizes:
 
 
 def test_surplus_reads_only_what_is_deleted_and_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    index, places = LogIndex(1), Places()
+    index, places = LogIndex(1), Positions()
     for number in range(1, 10_011):
         places.add(number, number << 8, 10, ValueType.APPLICATION)
     index.append(places)

@@ -20,7 +20,7 @@ from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tls_stream import TlsStream
-from garlicfarm.transport import Endpoint, Peer, Place
+from garlicfarm.transport import AdmissionSlot, Endpoint, Peer
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 
 
@@ -39,10 +39,10 @@ class Counting(SslTransport):
         admission = Admission(**limits)
 
         @contextmanager
-        def admit(peer: Peer) -> Iterator[Place]:
-            with admission.admit(peer, lambda peer: self._note(peer, "cut")) as place:
+        def admit(peer: Peer) -> Iterator[AdmissionSlot]:
+            with admission.admit(peer, lambda peer: self._note(peer, "cut")) as slot:
                 self.accepted += 1
-                yield place
+                yield slot
             self.ended += 1
 
         self.admit = admit
@@ -157,7 +157,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypa
     transport.limited(per_address=30)
 
     def held() -> int:
-        kinds = (TlsStream, ssl.SSLObject, Place, Peer)
+        kinds = (TlsStream, ssl.SSLObject, AdmissionSlot, Peer)
         return sum(isinstance(each, kinds) for each in gc.get_objects())
 
     async with serving(transport) as bound:

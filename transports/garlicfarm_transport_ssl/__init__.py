@@ -26,7 +26,7 @@ from garlicfarm.net.tcp import serve_listeners
 from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.plugin_settings import setting
 from garlicfarm.regular_files import check_regular
-from garlicfarm.transport import Endpoint, Peer, Place, Transport
+from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Transport
 
 __all__ = ["SslConfig", "SslTransport"]
 
@@ -119,9 +119,9 @@ class SslTransport(Transport):
         try:
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         except (OSError, UnicodeError) as exc:
-            place = Endpoint(endpoint.scheme, endpoint.host, endpoint.port)
+            slot = Endpoint(endpoint.scheme, endpoint.host, endpoint.port)
             kind = NotListening if _is_refused(exc) else UnreachableError
-            raise kind(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
+            raise kind(f"{slot}: {_text(exc)}", "is the node up, and the port open?") from exc
         # A pinned peer needs no name, so none is sent in plain text.
         name = endpoint.host if self.config.ca else None
         stream = TlsStream(tcp, self._client, server_hostname=name)
@@ -179,22 +179,22 @@ class SslTransport(Transport):
             except OSError as exc:  # it closed while it was queued
                 self._drop(Peer("", False, None), "tls", _text(exc))
                 return
-            with self.admit(peer) as place:
-                stream = await self._accept(tcp, peer, place)
+            with self.admit(peer) as slot:
+                stream = await self._accept(tcp, peer, slot)
                 if stream is not None:
                     certificate = stream.getpeercert(binary_form=True)
                     digest = certificate and hashlib.sha256(certificate).digest()
-                    await handler(stream, replace(peer, certificate_sha256=digest, place=place))
+                    await handler(stream, replace(peer, certificate_sha256=digest, slot=slot))
                     await _close(stream)
 
         await serve_listeners(connection, listeners)
 
-    async def _accept(self, tcp: trio.SocketStream, peer: Peer, place: Place) -> TlsStream | None:
+    async def _accept(self, tcp: trio.SocketStream, peer: Peer, slot: AdmissionSlot) -> TlsStream | None:
         """The TLS handshake of one incoming connection; ``None`` if it failed."""
         try:
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
                 await trio.lowlevel.wait_readable(tcp.socket)  # a silent client costs no TLS
-                if not place.begin():
+                if not slot.begin():
                     self._drop(peer, "too-often", "too many handshakes from this address")
                     return None
                 stream = TlsStream(tcp, self._server, server_side=True)

@@ -24,7 +24,7 @@ from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import Published, Publisher, PublisherStatus, PublishOrder
 
-__all__ = ["HostedPublisher", "Role", "State"]
+__all__ = ["HostedPublisher", "PublisherRole", "State"]
 
 State = Literal["not ready", "standby", "starting", "publishing", "retiring"]
 
@@ -39,7 +39,7 @@ MIN_WATCH_S = 0.02  # between two answers of a plugin that says all the time tha
 STATUS_TIMEOUT_S = 10.0  # a plugin answers at once
 
 
-class Role(Protocol):
+class PublisherRole(Protocol):
     """What a publisher needs to know of the role that the farm has given to this node."""
 
     @property
@@ -98,7 +98,7 @@ class HostedPublisher:
         self,
         plugin: Publisher,
         section: PublisherSection,
-        role: Role,
+        role: PublisherRole,
         log: EventLogger,
         *,
         is_required: bool,

@@ -39,7 +39,7 @@ WATCH_S = 1.0  # services, keys and time change without an event
 
 class PublishingTask:
     """Runs the publishers of one farm, tells them this node's role (it is their
-    `garlicfarm.node.publisher.hosted_publisher.Role`), and says what to report of them.
+    `garlicfarm.node.publisher.hosted_publisher.PublisherRole`), and says what to report of them.
 
     ``lease`` is this process's, kept by the status reporter. ``keys``: of the master destination.
     """

@@ -64,8 +64,8 @@ async def test_addresses_of_the_configuration_and_of_members_that_logged_in_have
         admission = farm.node()._transports.admission
 
         def known(address: str) -> bool:
-            with admission.admit(Peer(address, True, None)) as place:
-                return place.known
+            with admission.admit(Peer(address, True, None)) as slot:
+                return slot.known
 
         assert [known(f"127.0.0.{last}") for last in (1, 66, 67)] == [True, False, False]
         await farm.login("2", source="127.0.0.66")
@@ -83,7 +83,7 @@ async def test_address_behind_a_name_has_a_share_once_it_was_dialled(
     dialled, came = trio.open_memory_channel[str](1000)
 
     def note(self: Admission, peer: Peer) -> None:
-        if peer.place is None:  # one that logged in here has a place
+        if peer.slot is None:  # one that logged in here has a place
             dialled.send_nowait(peer.address)
 
     monkeypatch.setattr(Admission, "welcome", note)

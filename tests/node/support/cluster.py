@@ -13,7 +13,7 @@ import trio
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import member_password, read_secret_file
-from garlicfarm.credentials.roles import Role
+from garlicfarm.credentials.roles import UserRole
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
@@ -50,7 +50,7 @@ STEADY: Mapping[str, Any] = {**THREE, "election_timeout_min_s": 2.0, "election_t
 for a second costs no election."""
 
 TRANSPORT: Any = make_transport("ssl", {}, Path())
-USERS: Mapping[str, Role] = {"alice": "writer", "bob": "reader"}
+USERS: Mapping[str, UserRole] = {"alice": "writer", "bob": "reader"}
 
 
 def password_of(user: str) -> str:
