@@ -283,11 +283,7 @@ def read_log(directory: Path) -> Log:
     numbers = list_segments(directory)
     if not numbers:
         raise no_segment(directory)
-    run = [
-        number
-        for position, number in enumerate(numbers)
-        if numbers[-1] - number == len(numbers) - 1 - position
-    ]
+    run = [number for at, number in enumerate(numbers) if numbers[-1] - number == len(numbers) - 1 - at]
     log: Log | None = None
     size = 0
     for number in run:

@@ -14,10 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("benchmarks", "docs", "examples", "garlicfarm", "plugins", "tests", "tools", "transports")
 PAGES = ("CONTRIBUTING.md", "README.md")
-NO_MODULES = {
-    "garlicfarm.toml",
-    *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"],
-}
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+NO_MODULES = {"garlicfarm.toml", "garlicfarm.applications", *GROUPS}
 SUFFIXES = {".md", ".py", ".sh", ".toml", ".yaml"}
 
 _PATH = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOPS)})(?:/[\w-]+)+\.(?:py|md))\b")
