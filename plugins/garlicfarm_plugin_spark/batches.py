@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from garlicfarm.errors import ConfigError, FellBehind
-from garlicfarm_plugin_spark.feed import FarmHead
+from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.offsets import Position
 from garlicfarm_plugin_spark.options import Start
 
@@ -21,10 +21,10 @@ Gone = Literal["fail", "skip", "state"]
 """What to do where entries were deleted: end the query, continue at the first one left, or at the
 application's state."""
 Extent = Callable[[str, int, int, int], tuple[int, int]]
-"""(farm, after, upto, max_bytes) → (last index of as many bytes, these bytes), as `FarmFeed.extent`."""
+"""(farm, after, upto, max_bytes) → (last index of as many bytes, these bytes), as `NodeReader.extent`."""
 
 State = Callable[[str, int], tuple[int, bytes]]
-"""(farm, least) → (index, snapshot) of its application, at ``least`` or later, as `FarmFeed.state`."""
+"""(farm, least) → (index, snapshot) of its application, at ``least`` or later, as `NodeReader.state`."""
 
 _log = logging.getLogger("garlicfarm.spark")
 
@@ -38,8 +38,6 @@ class Losses:
     stream: bool = True
     whole: bool = True
     """whether a state may stand for deleted entries: not in a batch query that ends at an index"""
-    topic: bool = False
-    """whether the entries come from a topic, which holds no state"""
 
     def first_after(self, farm: str, head: FarmHead, last: int) -> int:
         """The index before the first one to read, in a query without an offset for this farm.
@@ -82,8 +80,6 @@ class Losses:
         """The error about the deleted entries between ``after`` and ``first_index``."""
         if not self.strict:
             remedy = "this query loses the entries in between"
-        elif self.topic:
-            remedy = "name a store that has them, or the nodes"
         elif self.start == "state" and not self.whole:
             remedy = "the state of a node is of its newest index, so leave endingIndex out"
         elif not self.stream and (self.start == "earliest" or begun):

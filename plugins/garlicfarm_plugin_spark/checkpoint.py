@@ -90,7 +90,7 @@ def check_checkpoint(
         # A version, the settings of the batch, and one offset per source.
         _, planned, *found = checkpoint.read(newest).decode().splitlines()
         conf: dict[str, str] = json.loads(planned)["conf"]
-        positions = decode_offset(json.loads(found[0]), only)
+        positions = decode_offset(json.loads(found[0]))
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
             [f"{checkpoint.name}/{newest} is not an offset of this query ({error}): name a new checkpoint"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import newest_batch
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
 from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place, is_uri, location
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
@@ -36,7 +36,7 @@ def inspect(
         _require_batch(LocalPlace(Path(checkpoint)))  # before Spark starts
     commits = {}
     if nodes is not None:
-        with closing(FarmFeed(nodes)) as feed:
+        with closing(NodeReader(nodes)) as feed:
             commits = {head.farm_id: head.commit_index for head in feed.heads().values()}
     session = Session(scratch, master="local[1]", conf=conf, verbosity=verbosity)
     try:

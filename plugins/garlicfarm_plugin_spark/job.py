@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.feed import FarmHead, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes
 from garlicfarm_plugin_spark.options import MAX_ENTRIES
 from garlicfarm_plugin_spark.ranking import Rows
 

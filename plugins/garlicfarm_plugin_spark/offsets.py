@@ -39,25 +39,14 @@ class Position:
     past: tuple[str, ...] = ()
 
 
-def decode_offset(offset: Mapping[str, Any], farm: str | None) -> dict[str, Position]:
-    """The positions in an offset, by farm.
-
-    :param farm: the name of the only farm of the query, None for a query of several. Version 0.1 wrote the
-        position of that one farm, without its name.
-    :raises ConfigError: it is no offset of this source, or one of version 0.1 in a query of several farms.
-    """
+def decode_offset(offset: Mapping[str, Any]) -> dict[str, Position]:
+    """The positions in an offset, by farm. Raises `ConfigError`: it is no offset of this source."""
     try:
-        if "index" not in offset:
-            return {name: _position(one) for name, one in offset["farms"].items()}
-        if farm is not None:
-            return {farm: _position(offset)}
+        return {name: _position(one) for name, one in offset["farms"].items()}
     except (LookupError, TypeError, ValueError, AttributeError, zlib.error) as error:
         raise ConfigError(
             [f"{str(offset)[:200]} is not an offset of this query ({error!r}): name a new checkpoint"]
         ) from None
-    raise ConfigError(
-        ["the checkpoint is of version 0.1, and of one farm: name that farm, or a new checkpoint for several"]
-    )
 
 
 def encode_offset(positions: Mapping[str, Position]) -> dict[str, Any]:

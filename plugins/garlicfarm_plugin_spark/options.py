@@ -13,20 +13,18 @@ from typing import Literal
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
-from garlicfarm_plugin_spark.feed import Nodes, Origin
-from garlicfarm_plugin_spark.topic import LISTEN, Topic
+from garlicfarm_plugin_spark.node_reader import Nodes
 
-__all__ = ["ALL_FARMS", "DEFAULTS", "OPTIONS", "Place", "SourceOptions", "Start", "read_options"]
+__all__ = ["ALL_FARMS", "DEFAULTS", "OPTIONS", "FarmsOfNodes", "SourceOptions", "Start", "read_options"]
 
 ALL_FARMS = "*"
 MAX_ENTRIES = 20_000
 
 _OF_NODES = ("url", "user", "passwordFile", "pin", "ca", "application")
-_OF_TOPIC = ("towers", "farmId", "topic", "listen", "keyFile", "peersFile")
-_OF_BOTH = ("farm", "startingIndex", "failOnDataLoss", "minPartitions")
+_OF_ALL = ("farm", "startingIndex", "failOnDataLoss", "minPartitions")
 _OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "query")
 _OF_BATCHES = ("endingIndex", "pushdown")
-OPTIONS = (*_OF_NODES, *_OF_TOPIC, *_OF_BOTH, *_OF_STREAMS, *_OF_BATCHES)
+OPTIONS = (*_OF_NODES, *_OF_ALL, *_OF_STREAMS, *_OF_BATCHES)
 """All names; and ``url.NAME``, where NAME is a farm."""
 DEFAULTS: Mapping[str, str] = {
     "startingIndex": "earliest",
@@ -46,10 +44,10 @@ _LONG = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``farms`` of ``origin``; None: all that it has and that run ``application``, or any if that is None."""
+class FarmsOfNodes:
+    """``farms`` of ``nodes``; None: all that it has and that run ``application``, or any if that is None."""
 
-    origin: Origin
+    nodes: Nodes
     farms: tuple[str, ...] | None
     application: str | None = None
 
@@ -64,7 +62,7 @@ class SourceOptions:
     query ends where entries were deleted before it read them. ``query``: the name under which the source
     reports what was read; None: it does not report. ``given``: the names of the options that were given."""
 
-    places: tuple[Place, ...]
+    sources: tuple[FarmsOfNodes, ...]
     start: Start
     end: int | None
     max_entries: int
@@ -78,7 +76,7 @@ class SourceOptions:
     @property
     def only_farm(self) -> str | None:
         """The one farm of the query; None if it may have several."""
-        return self.places[0].only_farm if len(self.places) == 1 else None
+        return self.sources[0].only_farm if len(self.sources) == 1 else None
 
     def check_use(self, *, stream: bool) -> None:
         """Raises `ConfigError`: an option is for the other kind of query. At ``load()`` Spark does not say
@@ -123,9 +121,8 @@ class _Reader:
                 self.problems.append(f"the option {key} is unknown{did_you_mean(key, OPTIONS)}")
 
     def read(self) -> SourceOptions:
-        places = self._topic() if "towers" in self._values else self._nodes()
         found = SourceOptions(
-            places=places,
+            sources=self._nodes(),
             start=self._start(),
             end=self._end(),
             max_entries=self._number("maxEntriesPerTrigger"),
@@ -144,13 +141,12 @@ class _Reader:
     def _one_farm_for_an_index(self, found: SourceOptions) -> None:
         indexes = {"startingIndex": found.start, "endingIndex": found.end}
         for name, value in indexes.items():
-            if isinstance(value, int) and value > 0 and found.places and found.only_farm is None:
+            if isinstance(value, int) and value > 0 and found.sources and found.only_farm is None:
                 self.problems.append(f"{name} is an index of one farm, and the option farm names several")
 
-    def _nodes(self) -> tuple[Place, ...]:
+    def _nodes(self) -> tuple[FarmsOfNodes, ...]:
         from garlicfarm.client.trust import node_address, pin_digest
 
-        self._unused(_OF_TOPIC, "towers")
         names = tuple(dict.fromkeys(self._text("farm").split()))
         every = names == (ALL_FARMS,)
         if not every:
@@ -184,35 +180,11 @@ class _Reader:
             return ()
         pin, ca = self._values.get("pin"), self._path("ca")
         return tuple(
-            Place(Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms, application)
+            FarmsOfNodes(
+                Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms, application
+            )
             for urls, farms in groups
         )
-
-    def _topic(self) -> tuple[Place, ...]:
-        if "url" in self._values or self._urls:
-            self.problems.append("url and towers are two places to read from: give one of them")
-        else:
-            self._unused(_OF_NODES, "url")
-        farm, farm_id = self._text("farm"), self._text("farmId").lower()
-        if farm and not is_farm_name(farm):
-            self.problems.append(f"farm is {farm!r}, and towers take the name of one farm")
-        if farm_id and re.fullmatch("[0-9a-f]{32}", farm_id) is None:
-            self.problems.append(f"farmId is {farm_id!r}, not 32 hex digits")
-        if ("keyFile" in self._values) != ("peersFile" in self._values):
-            self.problems.append("keyFile and peersFile belong together: set both or none")
-        topic = Topic(
-            towers=tuple(self._values["towers"].split()),
-            topic=self._values.get("topic") or farm,
-            farm=farm,
-            farm_id=farm_id,
-            listen=self._values.get("listen") or LISTEN,
-            key_file=self._path("keyFile"),
-            peers_file=self._path("peersFile"),
-        )
-        return (Place(topic, (farm,)),)
-
-    def _unused(self, names: tuple[str, ...], needs: str) -> None:
-        self.problems += [f"{name} is of no use without {needs}" for name in names if name in self._values]
 
     def _check(self, rule: Callable[[str], object], text: str) -> None:
         try:
@@ -233,8 +205,6 @@ class _Reader:
         name = self._values.get("query")
         if name is not None and not is_farm_name(name):
             self.problems.append(f"query is {name!r}, not {FARM_NAME_RULE}")
-        if name is not None and "towers" in self._values:
-            self.problems.append("query reports to nodes, and a query with towers asks none: leave it out")
         return name
 
     def _start(self) -> Start:

@@ -15,7 +15,7 @@ from garlicfarm.errors import Compacted, ConfigError, StorageMissing
 from garlicfarm.feed import Entry
 from garlicfarm.names import is_farm_name
 from garlicfarm.storage import DataDirectory, read_committed, read_genesis
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
 from garlicfarm_plugin_spark.ranking import STATE, Row
 
 __all__ = ["RecordedLog", "read_directory", "read_nodes"]
@@ -81,7 +81,7 @@ def read_nodes(nodes: Nodes) -> RecordedLog:
     :raises UnreachableError: none does. :raises AuthError: the user or the certificate is wrong.
     :raises ConfigError: they have no such farm, or it names no publisher; or they deleted entries just now.
     """
-    feed = FarmFeed(nodes)
+    feed = NodeReader(nodes)
     try:
         head = feed.head()
         _check_application(nodes.farm, head.application)

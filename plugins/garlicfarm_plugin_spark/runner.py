@@ -21,8 +21,8 @@ import trio
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_places
-from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead
 from garlicfarm_plugin_spark.job import Job, Viewer, bounded, ranked_farms, sink_options, source_options
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
@@ -70,7 +70,7 @@ async def run(job: Job, viewer: Viewer) -> None:
     that a thread waiting for the start of Java or for a silent node at the time of a cancellation ends with
     this process.
     """
-    feed = FarmFeed(job.nodes)
+    feed = NodeReader(job.nodes)
     states, last_states = NodeStates(job.nodes), NodeStates(job.nodes)  # a thread each
     metrics = RankMetrics()
     try:
@@ -112,10 +112,10 @@ async def run(job: Job, viewer: Viewer) -> None:
 
 
 def most_members(job: Job, farms: Iterable[str]) -> int:
-    """Of the largest of these farms, by its ranking at a node. Raises as `FarmFeed`."""
+    """Of the largest of these farms, by its ranking at a node. Raises as `NodeReader`."""
     found = [0]
     for farm in farms:
-        with closing(FarmFeed(job.nodes.of(farm))) as feed:
+        with closing(NodeReader(job.nodes.of(farm))) as feed:
             found.append(len(json.loads(feed.ranking())["members"]))
     return max(found)
 
@@ -128,7 +128,7 @@ def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], sess
         check_state(session.spark, checkpoint)
 
 
-async def _watch(feed: FarmFeed, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
+async def _watch(feed: NodeReader, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
     """Keep the commit indexes up to date."""
     known = ids if job.farms else {}  # of all farms, some may vanish and be made anew
     while True:
@@ -347,7 +347,7 @@ class QueryRunner:
         if progress["sources"]:
             source = progress["sources"][0]
             before, end = (
-                decode_offset(json.loads(source.get(name) or "null") or {"farms": {}}, self._job.only_farm)
+                decode_offset(json.loads(source.get(name) or "null") or {"farms": {}})
                 for name in ("startOffset", "endOffset")
             )
             for farm, position in end.items():

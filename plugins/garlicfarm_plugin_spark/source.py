@@ -42,8 +42,8 @@ from pyspark.sql.streaming.datasource import (
 
 from garlicfarm.errors import Compacted, ConfigError, FarmReplaced, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
-from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Origin, close_feeds, open_feed
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback
+from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes, close_readers, open_reader
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
 
@@ -83,7 +83,7 @@ class Range(InputPartition):
     do if some of these entries were deleted. ``every``: the query takes all farms of the nodes, so one that
     was deleted, and made anew since the plan, is no error."""
 
-    origin: Origin
+    nodes: Nodes
     farm_id: str
     after: int
     upto: int
@@ -155,30 +155,29 @@ class _Reader:
             options.strict,
             stream=stream,
             whole=options.end is None,
-            topic="towers" in options.given,
         )
         self._missing: set[str] = set()  # farms that were logged as missing
 
-    def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Origin, FarmHead]]:
+    def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Nodes, FarmHead]]:
         """The farms to read, by one request to each group of nodes. A farm that is missing is logged once.
 
         :param known: how far farms are read. `ConfigError` if one that the option ``farm`` names is another
             farm now.
         :param strict: whether all groups have to answer. Otherwise one has to.
         """
-        found: dict[str, tuple[Origin, FarmHead]] = {}
+        found: dict[str, tuple[Nodes, FarmHead]] = {}
         missing: dict[str, str] = {}
         failed = []
-        for place in self._options.places:
+        for place in self._options.sources:
             here = {farm: known[farm] for farm in place.farms or known if farm in known}
             ids = {} if place.farms is None else {farm: one.farm_id for farm, one in here.items()}
             after = {farm: one.index for farm, one in here.items()}
             try:
-                feed = open_feed(place.origin)
+                feed = open_reader(place.nodes)
                 heads = feed.heads(place.farms or (), ids, after, strict=self._options.strict)
             except UnreachableError as error:
                 failed.append(error)
-                if strict or len(failed) == len(self._options.places):
+                if strict or len(failed) == len(self._options.sources):
                     raise
                 missing |= dict.fromkeys(place.farms or (), str(error))
             else:
@@ -188,7 +187,7 @@ class _Reader:
                     if farm in known and heads[farm].farm_id in known[farm].past:
                         missing[farm] = "a node still has the farm that had this name before"
                     else:
-                        found[farm] = place.origin.of(farm), heads[farm]
+                        found[farm] = place.nodes.of(farm), heads[farm]
         for farm in known.keys() - found.keys() - missing.keys():
             missing[farm] = "its nodes have it no longer, or the options leave it out"
         for farm in sorted(missing.keys() - self._missing):
@@ -205,13 +204,13 @@ class _Reader:
                 )
         return found
 
-    def _state(self, origin: Origin, farm_id: str, least: int) -> tuple[int, bytes]:
+    def _state(self, nodes: Nodes, farm_id: str, least: int) -> tuple[int, bytes]:
         """The application's state at ``least`` or later. Raises `ConfigError`: it is too large."""
-        index, snapshot = open_feed(origin).state(farm_id, least)
+        index, snapshot = open_reader(nodes).state(farm_id, least)
         if len(snapshot) > MAX_STATE_BYTES:
             raise ConfigError(
                 [
-                    f"the state of {origin.farm} has {len(snapshot)} bytes, and a query takes"
+                    f"the state of {nodes.farm} has {len(snapshot)} bytes, and a query takes"
                     f" {MAX_STATE_BYTES} at most: name another startingIndex than state"
                 ]
             )
@@ -235,8 +234,8 @@ class _Reader:
                 yield from self._read(partition)
 
     def _read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
-        feed = open_feed(partition.origin)
-        farm, after = partition.origin.farm, partition.after
+        feed = open_reader(partition.nodes)
+        farm, after = partition.nodes.farm, partition.after
         if partition.state is not None:
             yield _batch(partition, [(after, 0, STATE, partition.state)])
         while after < partition.upto:
@@ -287,7 +286,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing new."""
         options = self._options
-        positions = decode_offset(start, options.only_farm)
+        positions = decode_offset(start)
         found = self._heads(positions, strict=self._last is not None)
         heads = {farm: head for farm, (_, head) in found.items()}
         self._newest = {farm: Position(head.commit_index, head.farm_id) for farm, head in heads.items()}
@@ -298,7 +297,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def extent(farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
             try:
-                return open_feed(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
+                return open_reader(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
             except Compacted:  # just now; reading will show what is left
                 count = min(upto - after, max(1, max_bytes // MAX_VALUE_BYTES))
                 return after + count, count * MAX_VALUE_BYTES
@@ -322,23 +321,22 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
-        only = self._options.only_farm
-        before = decode_offset(start, only)
+        before = decode_offset(start)
         ranges = []
-        for farm, position in decode_offset(end, only).items():
+        for farm, position in decode_offset(end).items():
             after = before[farm].index if farm in before else 0
             if position.begin is not None:
                 after = position.begin
             if position.state is not None or after < position.index:
                 gone = self._losses.when_gone_later
-                origin, every = self._origin(farm), self._options.places[0].farms is None
+                nodes, every = self._nodes_of(farm), self._options.sources[0].farms is None
                 ranges.append(
-                    Range(origin, position.farm_id, after, position.index, gone, position.state, every)
+                    Range(nodes, position.farm_id, after, position.index, gone, position.state, every)
                 )
         return self._split(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._report(decode_offset(end, self._options.only_farm))
+        self._report(decode_offset(end))
 
     def _report(self, positions: Mapping[str, Position]) -> None:
         """Report to nodes how far the query has read. A failure is logged, and stops nothing."""
@@ -347,9 +345,8 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if query is None or not positions or (soon and not is_last):
             return
         self._reported = monotonic()
-        for place in self._options.places:
-            feed = open_feed(place.origin)  # its first node is the one that answered last
-            assert isinstance(feed, FarmFeed)  # a topic takes no reports, and the options refuse that
+        for place in self._options.sources:
+            feed = open_reader(place.nodes)  # its first node is the one that answered last
             for farm in place.farms or positions:
                 try:
                     if farm in positions and farm not in self._missing:
@@ -362,12 +359,12 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                         break  # a silent node would delay the query by the timeout for each farm
 
     def stop(self) -> None:
-        close_feeds()
+        close_readers()
 
-    def _origin(self, farm: str) -> Origin:
-        for place in self._options.places:
+    def _nodes_of(self, farm: str) -> Nodes:
+        for place in self._options.sources:
             if place.farms is None or farm in place.farms:
-                return place.origin.of(farm)
+                return place.nodes.of(farm)
         raise ConfigError(
             [f"the checkpoint has a batch of the farm {farm!r}, and the option farm no longer names it"]
         )
@@ -408,7 +405,7 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> list[Range]:
         options, losses = self._options, self._losses
         ranges = []
-        for farm, (origin, head) in self._heads({}, strict=True).items():
+        for farm, (nodes, head) in self._heads({}, strict=True).items():
             last = head.commit_index if options.end is None else options.end
             if last > head.commit_index:
                 raise ConfigError(
@@ -418,12 +415,12 @@ class BatchReader(_Reader, DataSourceReader):
             begin = losses.begin(farm, head, after, begun=False)
             gone = losses.when_gone_later
             if begin is None:  # a range of its own, so that the others can be split
-                begin, state = self._state(origin, head.farm_id, head.first_index - 1)
-                ranges.append(Range(origin, head.farm_id, begin, begin, gone, state))
+                begin, state = self._state(nodes, head.farm_id, head.first_index - 1)
+                ranges.append(Range(nodes, head.farm_id, begin, begin, gone, state))
             begin, last = max(begin, self._least - 1), min(last, self._most)
             if begin < last:
-                ranges.append(Range(origin, head.farm_id, begin, last, gone))
-        close_feeds()
+                ranges.append(Range(nodes, head.farm_id, begin, last, gone))
+        close_readers()
         return self._split(ranges)
 
 
@@ -460,7 +457,7 @@ def _batch(partition: Range, rows: Sequence[tuple[int, int, int, bytes]]) -> pya
     indexes, terms, kinds, values = zip(*rows, strict=True)
     return pyarrow.RecordBatch.from_arrays(
         [
-            pyarrow.repeat(partition.origin.farm, len(rows)),
+            pyarrow.repeat(partition.nodes.farm, len(rows)),
             pyarrow.repeat(partition.farm_id, len(rows)),
             pyarrow.array(indexes, pyarrow.int64()),
             pyarrow.array(terms, pyarrow.int64()),

@@ -17,7 +17,7 @@ import msgspec
 from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.publishing.fold_state import SCHEMA, Header
-from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader, Nodes
 
 __all__ = ["NodeStates", "Verifier"]
 
@@ -93,24 +93,24 @@ class NodeStates:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._feeds: dict[tuple[str, str], FarmFeed] = {}
+        self._readers: dict[tuple[str, str], NodeReader] = {}
         self._passed_over: set[tuple[str, str, str]] = set()
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
         """(farm, URL, index, state) for each node that answers and each of ``farms`` that it has. A node may
-        lack some, because a farm is created and deleted at one node after the other. Raises as `FarmFeed`,
+        lack some, because a farm is created and deleted at one node after the other. Raises as `NodeReader`,
         except that a silent node is no error."""
         found = []
         for url in self._nodes.urls:
             with suppress(UnreachableError):  # at the first request: each would take a timeout
-                there = self._feed(url, "").heads()
+                there = self._reader(url, "").heads()
                 for farm in farms.keys() & there.keys():
                     farm_id = farms[farm].farm_id
                     if there[farm].farm_id != farm_id:
                         self._pass_over(url.partition("?")[0], farm, there[farm].farm_id)
                         continue
                     with suppress(ConfigError):  # it was deleted, or made anew, since this node listed it
-                        index, state = self._feed(url, farm).state(farm_id)
+                        index, state = self._reader(url, farm).state(farm_id)
                         if index:
                             found.append(((farm, farm_id), url.partition("?")[0], index, state))
         return found
@@ -122,13 +122,13 @@ class NodeStates:
 
     def close(self) -> None:
         """Close the connections."""
-        while self._feeds:
-            self._feeds.popitem()[1].close()
+        while self._readers:
+            self._readers.popitem()[1].close()
 
-    def _feed(self, url: str, farm: str) -> FarmFeed:
-        if (url, farm) not in self._feeds:
-            self._feeds[url, farm] = FarmFeed(replace(self._nodes, urls=(url,), farm=farm))
-        return self._feeds[url, farm]
+    def _reader(self, url: str, farm: str) -> NodeReader:
+        if (url, farm) not in self._readers:
+            self._readers[url, farm] = NodeReader(replace(self._nodes, urls=(url,), farm=farm))
+        return self._readers[url, farm]
 
 
 def _add(digests: dict[int, str], index: int, digest: str) -> bool:

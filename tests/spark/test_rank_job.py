@@ -13,8 +13,8 @@ import pytest
 
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm_plugin_spark.feed import FarmHead, Nodes
 from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
+from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes
 from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, most_members

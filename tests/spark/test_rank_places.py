@@ -10,8 +10,8 @@ import pytest
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
-from garlicfarm_plugin_spark.feed import Nodes
 from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.place import LocalPlace, claim_directory, is_uri, location
 
 NODES = Nodes((), "", "u", Path("p"))

@@ -14,8 +14,8 @@ import trio
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import FellBehind, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.feed import Nodes
 from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, query_error
 from garlicfarm_plugin_spark.session import PythonProcessLost

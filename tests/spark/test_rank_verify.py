@@ -14,7 +14,7 @@ import pytest
 
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader, Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
 from tests.spark.feed_server import FARM_ID, USER, FeedServer, feed_server
@@ -96,7 +96,7 @@ def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
     (silent,) = free_ports(1)
     urls = (f"https://127.0.0.1:{silent}?pin=sha256-{'A' * 43}", server.url)
     nodes = Nodes(urls, "", USER, server.password_file)
-    feed, asked = FarmFeed(Nodes((server.url,), "", USER, server.password_file)), NodeStates(nodes)
+    feed, asked = NodeReader(Nodes((server.url,), "", USER, server.password_file)), NodeStates(nodes)
     heads = feed.heads()
     node = Node()
     for entry in LOG[:10]:
@@ -126,7 +126,7 @@ def test_farm_that_is_deleted_once_a_node_has_listed_it_is_left_out(
 ) -> None:
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     listed = {"barn": head, "farm": head}
-    monkeypatch.setattr(FarmFeed, "heads", lambda self: listed)
+    monkeypatch.setattr(NodeReader, "heads", lambda self: listed)
     asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
     assert [farm for farm, *_ in asked.newest(listed)] == [FARM]
     asked.close()
@@ -135,12 +135,12 @@ def test_farm_that_is_deleted_once_a_node_has_listed_it_is_left_out(
 def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
 
-    def heads(feed: FarmFeed) -> NoReturn:
+    def heads(feed: NodeReader) -> NoReturn:
         nonlocal count
         count += 1
         raise UnreachableError("silence")
 
-    monkeypatch.setattr(FarmFeed, "heads", heads)
+    monkeypatch.setattr(NodeReader, "heads", heads)
     asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     assert asked.newest(dict.fromkeys(("barn", "farm", "field"), head)) == []

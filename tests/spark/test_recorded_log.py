@@ -25,7 +25,7 @@ from garlicfarm.storage import (
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 from garlicfarm_plugin_spark import recorded_log
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
 from garlicfarm_plugin_spark.ranking import STATE, Row
 from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
 from garlicfarm_plugin_spark.whatif import Recording
@@ -159,14 +159,14 @@ def test_compacted_log_of_running_nodes_begins_with_a_state(server: FeedServer) 
 def test_log_that_loses_entries_while_it_is_read_can_be_tried_again(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered = FarmFeed.oldest_state
+    answered = NodeReader.oldest_state
 
-    def oldest_state(feed: FarmFeed, farm_id: str) -> tuple[int, bytes]:
+    def oldest_state(feed: NodeReader, farm_id: str) -> tuple[int, bytes]:
         found = answered(feed, farm_id)
         server.compact(20)
         return found
 
-    monkeypatch.setattr(FarmFeed, "oldest_state", oldest_state)
+    monkeypatch.setattr(NodeReader, "oldest_state", oldest_state)
     with pytest.raises(ConfigError, match="entries of farm up to index 19 just now: try again") as refused:
         read_nodes(nodes(server))
     assert PASSWORD not in str(refused.value)

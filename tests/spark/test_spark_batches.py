@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError, FellBehind
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions, shares, split
-from garlicfarm_plugin_spark.feed import FarmHead
+from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 
 A, B = "0a" * 16, "0b" * 16
@@ -39,16 +39,9 @@ def ends(*arguments: Any, **limits: Any) -> dict[str, tuple[int | None, int]]:
 @given(st.dictionaries(st.sampled_from(["farm", "barn", "a.b"]), POSITIONS))
 def test_offset_survives_json_and_is_one_text(positions: dict[str, Position]) -> None:
     text = json.dumps(encode_offset(positions))
-    found = decode_offset(json.loads(text), None)
+    found = decode_offset(json.loads(text))
     assert found == positions
     assert json.dumps(encode_offset(dict(reversed(found.items())))) == text
-
-
-def test_offset_of_version_0_1_is_that_of_the_one_farm() -> None:
-    old = {"index": 59, "farm_id": A, "from": 49}
-    assert decode_offset(old, "farm") == {"farm": Position(59, A, 49)}
-    with pytest.raises(ConfigError, match=r"is of version 0\.1, and of one farm: name that farm"):
-        decode_offset(old, None)
 
 
 @pytest.mark.parametrize(
@@ -58,16 +51,22 @@ def test_offset_of_version_0_1_is_that_of_the_one_farm() -> None:
         {"farms": 1},
         {"farms": {"a": 5}},
         {"farms": {"a": {"index": 1}}},
-        {"index": "1", "farm_id": A},
-        {"index": 1, "farm_id": A, "from": 1, "state": "AAAA"},
-        {"index": 1, "farm_id": A, "from": 1, "state": "not base64"},
-        {"index": 1, "farm_id": A, "state": "eJwDAAAAAAE="},
-        {"index": 1, "farm_id": A, "past": 5},
+        {"index": 1, "farm_id": A},
+        *[
+            {"farms": {"a": {"index": 1, "farm_id": A} | wrong}}
+            for wrong in (
+                {"index": "1"},
+                {"from": 1, "state": "AAAA"},
+                {"from": 1, "state": "not base64"},
+                {"state": "eJwDAAAAAAE="},
+                {"past": 5},
+            )
+        ],
     ],
 )
 def test_offset_of_another_source_is_refused(offset: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is not an offset of this query"):
-        decode_offset(offset, "farm")
+        decode_offset(offset)
 
 
 # Starts

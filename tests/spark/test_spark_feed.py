@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds, open_feed
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes, close_readers, open_reader
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import scripted_log
 
@@ -24,8 +24,8 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
         yield running
 
 
-def feed(server: FeedServer, *urls: str, pin: str | None = None) -> FarmFeed:
-    return FarmFeed(Nodes(urls or (server.url,), "farm", "local", server.password_file, pin))
+def feed(server: FeedServer, *urls: str, pin: str | None = None) -> NodeReader:
+    return NodeReader(Nodes(urls or (server.url,), "farm", "local", server.password_file, pin))
 
 
 @pytest.mark.parametrize("where", ["url", "option"])
@@ -110,21 +110,21 @@ def test_feed_refused_with_the_same_password_does_not_repeat_the_request(server:
 def test_feeds_of_one_process_share_a_connection_and_close_none_of_others(server: FeedServer) -> None:
     server.add_farm("barn", LOG[:20])
     nodes = Nodes((server.url,), "farm", "local", server.password_file)
-    farm, barn = open_feed(nodes), open_feed(nodes.of("barn"))
-    assert isinstance(farm, FarmFeed)
-    assert isinstance(barn, FarmFeed)
-    assert open_feed(nodes) is farm
+    farm, barn = open_reader(nodes), open_reader(nodes.of("barn"))
+    assert isinstance(farm, NodeReader)
+    assert isinstance(barn, NodeReader)
+    assert open_reader(nodes) is farm
     assert farm._nodes[0].client is barn._nodes[0].client
     farm.close()
     assert barn.head().commit_index == 20
-    close_feeds()
+    close_readers()
     with pytest.raises(RuntimeError, match="closed"):
         barn.head()
 
 
 def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [len(each.value) for each in LOG]
-    monkeypatch.setattr("garlicfarm_plugin_spark.feed.MAX_RANGE", 7)  # so that it takes several requests
+    monkeypatch.setattr("garlicfarm_plugin_spark.node_reader.MAX_RANGE", 7)  # several requests
     with closing(feed(server)) as opened:
         for last in (1, 7, 8, 50, len(LOG)):
             assert opened.extent(0, len(LOG), sum(sizes[:last]), server.farm_id) == (last, sum(sizes[:last]))
@@ -139,7 +139,7 @@ def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch:
 def test_feed_of_entries_that_do_not_come_gives_up(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm_plugin_spark.feed.WAIT_S", 0.1)
+    monkeypatch.setattr("garlicfarm_plugin_spark.node_reader.WAIT_S", 0.1)
     with closing(feed(server)) as opened:
         pages = opened.entries(len(LOG), len(LOG) + 1, server.farm_id)
         with pytest.raises(UnreachableError, match=f"has not reached index {len(LOG) + 1}"):

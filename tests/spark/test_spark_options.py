@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.feed import Nodes
+from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
-from garlicfarm_plugin_spark.topic import Topic
 
 PIN = "sha256-" + "A" * 43
 GIVEN = {"url": "https://a:1 https://b:2", "farm": "barn", "user": "rita", "passwordFile": "/p"}
-TOPIC = {"towers": "tcp://t:1", "farm": "barn", "farmId": "0A" * 16}
 
 
 def read(**changes: str) -> SourceOptions:
@@ -29,8 +27,8 @@ def problems(options: dict[str, str]) -> list[str]:
 
 def test_options_without_more_have_the_defaults() -> None:
     found = read()
-    (place,) = found.places
-    assert place.origin == Nodes(("https://a:1", "https://b:2"), "barn", "rita", Path("/p"))
+    (place,) = found.sources
+    assert place.nodes == Nodes(("https://a:1", "https://b:2"), "barn", "rita", Path("/p"))
     assert (place.farms, found.only_farm) == (("barn",), "barn")
     assert (found.start, found.end, found.strict, found.pushdown) == ("earliest", None, True, False)
     assert (found.max_entries, found.max_bytes, found.min_partitions) == (20_000, 64 << 20, 1)
@@ -39,29 +37,27 @@ def test_options_without_more_have_the_defaults() -> None:
 @pytest.mark.parametrize("text", ["a,b", "a b", " a, b,a ", "a ,b"])
 def test_options_of_several_farms_name_each_once(text: str) -> None:
     found = read(farm=text)
-    assert (found.places[0].farms, found.only_farm) == (("a", "b"), None)
+    assert (found.sources[0].farms, found.only_farm) == (("a", "b"), None)
 
 
 def test_options_of_all_farms_name_none() -> None:
     found = read(farm="*")
-    assert (found.places[0].farms, found.only_farm) == (None, None)
-    assert found.places[0].application is None
-    assert read(farm="*", application="publisher").places[0].application == "publisher"
+    assert (found.sources[0].farms, found.only_farm) == (None, None)
+    assert found.sources[0].application is None
+    assert read(farm="*", application="publisher").sources[0].application == "publisher"
 
 
-def test_options_of_nodes_by_farm_make_a_place_for_each() -> None:
+def test_options_of_nodes_by_farm_make_a_source_for_each() -> None:
     """Spark passes the farm in the option's name in lower case."""
     found = read(farm="a, Barn, c", **{"url.Barn": f"https://n:5?pin={PIN}"})
-    common, own = found.places
-    assert isinstance(common.origin, Nodes)
-    assert isinstance(own.origin, Nodes)
-    assert (common.farms, common.origin.urls) == (("a", "c"), ("https://a:1", "https://b:2"))
-    assert (own.farms, own.origin.urls, own.origin.farm) == (("Barn",), (f"https://n:5?pin={PIN}",), "Barn")
+    common, own = found.sources
+    assert (common.farms, common.nodes.urls) == (("a", "c"), ("https://a:1", "https://b:2"))
+    assert (own.farms, own.nodes.urls, own.nodes.farm) == (("Barn",), (f"https://n:5?pin={PIN}",), "Barn")
 
 
 def test_options_of_nodes_for_every_farm_need_no_common_url() -> None:
     given = {"farm": "a b", "user": "u", "passwordfile": "/p", "url.a": "https://a:1", "url.b": "https://b:1"}
-    assert [place.farms for place in read_options(given).places] == [("a",), ("b",)]
+    assert [place.farms for place in read_options(given).sources] == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +78,6 @@ def test_options_of_bytes_have_units(text: str, size: int) -> None:
 def test_options_that_are_missing_are_all_named() -> None:
     assert problems({}) == [
         f"the option {name} is missing" for name in ("farm", "url", "user", "passwordFile")
-    ]
-    assert problems({"towers": "tcp://t:1"}) == [
-        "the option farm is missing",
-        "the option farmId is missing",
     ]
 
 
@@ -121,33 +113,11 @@ def test_options_that_are_unknown_are_named_with_one_that_is_like_them() -> None
             "url.Barn is for each farm of that name in any case",
         ),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps', not true or false"),
-        ({"topic": "log"}, "topic is of no use without towers"),
         ({"application": "log"}, "application selects farms, and the option farm names them: leave it out"),
     ],
 )
 def test_options_that_are_wrong_are_refused_with_a_sentence(changes: dict[str, str], problem: str) -> None:
     assert problem in "; ".join(problems(GIVEN | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"url": "https://a:1"}, "url and towers are two places to read from: give one of them"),
-        ({"url.barn": "https://a:1"}, "url and towers are two places to read from: give one of them"),
-        ({"user": "rita"}, "user is of no use without url"),
-        ({"farmId": "farm"}, "farmId is 'farm', not 32 hex digits"),
-        ({"farm": "*"}, "farm is '*', and towers take the name of one farm"),
-        ({"keyFile": "a.key"}, "keyFile and peersFile belong together"),
-    ],
-)
-def test_options_of_a_topic_that_are_wrong_are_refused(changes: dict[str, str], problem: str) -> None:
-    assert problems(TOPIC | changes) == [problem] or problem in problems(TOPIC | changes)[0]
-
-
-def test_options_of_a_topic_name_it_after_the_farm() -> None:
-    (place,) = read_options(TOPIC).places
-    assert isinstance(place.origin, Topic)
-    assert (place.origin.topic, place.origin.farm_id, place.farms) == ("barn", "0a" * 16, ("barn",))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import ConfigError, UnreachableError
 from garlicfarm_plugin_spark import source
-from garlicfarm_plugin_spark.feed import FarmFeed, close_feeds
+from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
 from garlicfarm_plugin_spark.source import LogReader
 from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
 from tests.spark.script import scripted_log
@@ -29,7 +29,7 @@ LOG = scripted_log()
 def server(tmp_path: Path) -> Iterator[FeedServer]:
     with feed_server(tmp_path / "node", LOG) as running:
         yield running
-    close_feeds()
+    close_readers()
 
 
 def reader(server: FeedServer, **options: str) -> LogReader:
@@ -127,17 +127,15 @@ def test_silent_node_is_told_of_one_farm_only(
     found = reader(server, farm="barn farm", query="spark")
     end = next_end(found, found.initialOffset())
 
-    def report(feed: FarmFeed, farm: str, query: str, index: int) -> None:
+    def report(feed: NodeReader, farm: str, query: str, index: int) -> None:
         raise UnreachableError("silence")
 
-    monkeypatch.setattr(FarmFeed, "report", report)
+    monkeypatch.setattr(NodeReader, "report", report)
     found.commit(end)
     assert caplog.text.count("cannot report to a node that spark has read the farm barn: silence") == 1
     assert "has read the farm farm" not in caplog.text
 
 
-def test_name_that_is_none_or_a_topic_is_refused(server: FeedServer) -> None:
+def test_name_that_is_none_is_refused(server: FeedServer) -> None:
     with pytest.raises(ConfigError, match=r"query is 'a/b', not 1 to 64 of A-Z a-z 0-9 \. _ -"):
         reader(server, query="a/b")
-    with pytest.raises(ConfigError, match="query reports to nodes, and a query with towers asks none"):
-        LogReader({"towers": "tcp://127.0.0.1:1", "farm": "farm", "farmId": "0" * 32, "query": "spark"})

@@ -23,8 +23,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from garlicfarm.errors import AuthError, ConfigError, RankingConflict, UnreachableError
 from garlicfarm_plugin_spark import rankings
-from garlicfarm_plugin_spark.feed import Nodes
 from garlicfarm_plugin_spark.job import Job
+from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner
 from garlicfarm_plugin_spark.session import Session

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from garlicfarm.errors import AuthError, Compacted, ConfigError, FarmReplaced, FellBehind, UnreachableError
-from garlicfarm_plugin_spark.feed import FarmFeed, close_feeds
+from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
 from garlicfarm_plugin_spark.options import read_options
 from garlicfarm_plugin_spark.source import STATE, BatchReader, LogReader, PushdownReader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
@@ -45,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
 @pytest.fixture(autouse=True)
 def feeds_are_closed() -> Iterator[None]:
     yield
-    close_feeds()
+    close_readers()
 
 
 def at(server: FeedServer, index: int, begin: int | None = None, farm: str = "farm") -> dict[str, Any]:
@@ -293,7 +293,7 @@ def test_reader_overtaken_by_compaction_while_it_plans_stays_within_the_bytes(
     def gone(*_: object) -> None:
         raise Compacted(50)
 
-    monkeypatch.setattr(FarmFeed, "extent", gone)
+    monkeypatch.setattr(NodeReader, "extent", gone)
     found = reader(server, maxBytesPerTrigger="3m")
     end = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
     assert end == at(server, 3, 0)

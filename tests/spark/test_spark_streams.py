@@ -17,12 +17,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from garlicfarm.errors import ConfigError
 from garlicfarm.raft.types import Entry
 from garlicfarm_plugin_spark import rankings
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import Expected, expectations, of_cluster, scripted_log
-from tests.spark.topic_server import TopicServer
 
 pytestmark = pytest.mark.spark
 
@@ -43,13 +42,13 @@ class Ranked:
     def __init__(
         self,
         spark: Session,
-        server: FeedServer | TopicServer,
+        server: FeedServer,
         checkpoint: Path,
         kind: Rows = "batches",
     ) -> None:
         self.spark = spark.spark
         self.kind = kind
-        self.server: FeedServer | TopicServer = server
+        self.server: FeedServer = server
         self.checkpoint = checkpoint
         self.rows: list[tuple[int, dict[str, Any]]] = []
 
@@ -92,7 +91,7 @@ def test_rankings_of_equal_batches_are_the_nodes_at_every_end(
     assert ranked.indexes == [*range(23, END, 23), END]
     for _, row in ranked.rows:
         assert said(row) == EXPECTED[row["log_index"]]
-    feed = FarmFeed(Nodes((server.url,), "farm", "local", server.password_file))
+    feed = NodeReader(Nodes((server.url,), "farm", "local", server.password_file))
     assert ranked.rows[-1][1]["ranking"].encode() == feed.ranking()
     feed.close()
 

@@ -15,7 +15,7 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds
+from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes, close_readers
 from garlicfarm_plugin_spark.options import DEFAULTS, read_options
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0, configuration, status
@@ -53,7 +53,7 @@ def test_batches_of_the_worst_entries_stay_within_the_default_bytes(tmp_path: Pa
     log = [Entry(index, 1, ValueType.APPLICATION, value) for index in range(1, 141)]
     with feed_server(tmp_path / "node") as server:
         server.farm.log.extend(log)
-        feed = FarmFeed(Nodes((server.url,), "farm", "local", server.password_file))
+        feed = NodeReader(Nodes((server.url,), "farm", "local", server.password_file))
         heads = {"farm": feed.head()}
         asked: Any = {"max_entries": 20_000, "max_bytes": MAX_BYTES}
 
@@ -107,7 +107,7 @@ def test_query_begins_with_the_largest_state_that_a_farm_can_have(tmp_path: Path
         (part,) = reader.partitions(reader.initialOffset(), end)
         (batch,) = reader.read(part)
         (state,) = batch["value"].to_pylist()
-        close_feeds()
+        close_readers()
     assert len(state) > MEMBERS * MAX_ENTRY_BYTES
     assert batch["log_index"].to_pylist() == [len(log)]
     assert len(json.dumps(end)) < len(state), "Spark keeps it in the checkpoint, compressed"

@@ -7,12 +7,12 @@ call after another, and each of these processes may end at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from garlicfarm.errors import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from garlicfarm.feed import Entry
     from garlicfarm_plugin_spark.clients import NodeClients
 
-__all__ = ["FarmFeed", "FarmHead", "Feed", "Nodes", "Origin", "close_feeds", "open_feed"]
+__all__ = ["FarmHead", "NodeReader", "Nodes", "close_readers", "open_reader"]
 
 T = TypeVar("T")
 
@@ -61,10 +61,6 @@ class Nodes:
         """The same nodes, for another of their farms."""
         return replace(self, farm=farm)
 
-    def open(self, clients: NodeClients | None = None) -> FarmFeed:
-        """Raises as `FarmFeed`."""
-        return FarmFeed(self, clients)
-
 
 @dataclass(frozen=True, slots=True)
 class FarmHead:
@@ -77,46 +73,14 @@ class FarmHead:
     commit_index: int
 
 
-class Feed(Protocol):
-    """The log of one farm, as `FarmFeed` reads it; other feeds raise the same errors."""
-
-    def close(self) -> None: ...
-
-    def heads(
-        self,
-        required: Iterable[str],
-        ids: Mapping[str, str],
-        after: Mapping[str, int] = ...,
-        *,
-        strict: bool = ...,
-    ) -> dict[str, FarmHead]: ...
-
-    def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]: ...
-
-    def state(self, farm_id: str, least: int = ...) -> tuple[int, bytes]: ...
-
-    def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]: ...
-
-
-class Origin(Hashable, Protocol):
-    """Where a farm's log is read. Hashable, and free of secrets."""
-
-    @property
-    def farm(self) -> str: ...
-
-    def of(self, farm: str) -> Origin: ...
-
-    def open(self, clients: NodeClients | None = None) -> Feed: ...
-
-
 @dataclass(slots=True)
 class _Node:
     url: str
     client: httpx.Client
 
 
-class FarmFeed:
-    """Reads one farm. Created by `open_feed`, used by one thread at a time.
+class NodeReader:
+    """Reads one farm. Created by `open_reader`, used by one thread at a time.
 
     Methods raise `UnreachableError` (no node gives a usable answer), `AuthError` (password, role, or
     the wrong certificate), `ConfigError` (no such farm, or another one with that name).
@@ -373,26 +337,26 @@ class FarmFeed:
         time.sleep(0.05)
 
 
-_feeds: dict[Origin, Feed] = {}
-_clients: list[NodeClients] = []  # those of `_feeds`; none or one
+_readers: dict[Nodes, NodeReader] = {}
+_clients: list[NodeClients] = []  # those of `_readers`; none or one
 
 
-def open_feed(origin: Origin) -> Feed:
-    """The feed of ``origin``. A process has one for each origin, and all of them share one client for each
-    node. Raises as `FarmFeed`."""
-    if origin not in _feeds:
+def open_reader(nodes: Nodes) -> NodeReader:
+    """The reader of ``nodes``. A process has one for each, and all of them share one client for each
+    node. Raises as `NodeReader`."""
+    if nodes not in _readers:
         if not _clients:
             from garlicfarm_plugin_spark.clients import NodeClients
 
             _clients.append(NodeClients())
-        _feeds[origin] = origin.open(_clients[0])
-    return _feeds[origin]
+        _readers[nodes] = NodeReader(nodes, _clients[0])
+    return _readers[nodes]
 
 
-def close_feeds() -> None:
-    """Close what `open_feed` opened in this process."""
-    while _feeds:
-        _feeds.popitem()[1].close()
+def close_readers() -> None:
+    """Close what `open_reader` opened in this process."""
+    while _readers:
+        _readers.popitem()[1].close()
     while _clients:
         _clients.pop().close()
 
