@@ -186,7 +186,7 @@ def nodes_of(options: Options) -> Any:
     """The nodes that the options name, as the plugin wants them, of no farm in particular. Raises as
     `find_node` and `plugin`."""
     found = find_node(options)
-    return plugin("feed").Nodes(
+    return plugin("node_reader").Nodes(
         urls=found.urls,
         farm="",
         user=found.user,
@@ -199,8 +199,8 @@ def nodes_of(options: Options) -> Any:
 def only_farm(nodes: Any) -> str:
     """The name of the farm that the nodes have; blocks. Raises `ConfigError`: they have several, or none;
     `UnreachableError`, `AuthError`."""
-    with closing(plugin("feed").FarmFeed(nodes)) as feed:
-        names: list[str] = feed.farms()
+    with closing(plugin("node_reader").NodeReader(nodes)) as reader:
+        names: list[str] = reader.farms()
     if len(names) != 1:
         raise ConfigError([f"--farm is needed: this node has {', '.join(names) or 'no farm'}"])
     return names[0]

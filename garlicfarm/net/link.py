@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -27,10 +26,11 @@ from garlicfarm.errors import (
 )
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
+from garlicfarm.net.sender import Sender
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import EXTENSION_OF, MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "SEND_NOW_BYTES", "Backoff", "Link", "RpcClient", "close"]
+__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "RpcClient", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -47,8 +47,6 @@ ATTEMPTS = 3
 """How many streams share the time to log in: one that hangs costs a third of it, not all."""
 CLOSE_TIMEOUT_S = 1.0
 QUEUE_LIMIT = 4096
-SEND_NOW_BYTES = 1 << 15
-"""More than that is sent by a task, which waits until the peer has room for it."""
 
 
 async def close(stream: trio.abc.Stream) -> None:
@@ -117,9 +115,7 @@ class Link:
         self._waiting = False
         self._failures = 0
         self._refusal: AuthError | None = None  # the last one, since it was let in
-        self._send_now: Callable[[bytes], bool] | None = None
-        self._is_sending = False
-        self._unsent = b""
+        self._sender: Sender | None = None  # of the connection, once it is up
         self.connected = False
         self.has_handshake = True  # the connection, or the last one
         self.extensions: frozenset[str] = frozenset()  # in force on it
@@ -134,7 +130,7 @@ class Link:
         its queue is full."""
         self.add(tag, request)
         if self._queue:
-            self._work.set()
+            self._wake()
 
     def add(self, tag: int, request: Request) -> None:
         """As `send`, for a caller that then calls `flush`."""
@@ -144,19 +140,17 @@ class Link:
             self._queue.append((tag, request))
 
     def flush(self) -> None:
-        """Send what was added: at once if the stream can (`garlicfarm.net.tls_stream.TlsStream.send_now`),
-        else have `run`'s task do it."""
-        if not self._queue:
-            return
-        if self._send_now is not None and not self._work.is_set() and not self._is_sending:
-            data = self._take_queue()
-            if len(data) <= SEND_NOW_BYTES:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the task finds out too
-                    if not data or self._send_now(data):
-                        return
-                data = b""
-            self._unsent = data
-        self._work.set()
+        """Send what was added: at once if the stream can, else by `run`'s task."""
+        if self._queue and self._sender is not None:
+            self._sender.flush()
+        elif self._queue:
+            self._work.set()
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+        else:
+            self._work.set()
 
     def withdraw(self, tag: int) -> bool:
         """Take back a request that was not sent. Returns False if it was, or was reported."""
@@ -250,29 +244,20 @@ class Link:
         self.connected = True
         self.extensions = established.extensions
         self.has_handshake = bool(established.user)
+        self._sender = sender = Sender(stream, self._take_queue)
+        if self._queue:
+            sender.wake()
         self._on_change(None)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._send_all, stream)
+                nursery.start_soon(sender.run)
                 nursery.start_soon(self._watch)
-                self._send_now = getattr(stream, "send_now", None)
                 await self._receive_all(stream, established.leftover)
         finally:
             self.connected = False
-            self._send_now, self._unsent = None, b""
+            self._sender = None
             await close(stream)
         raise AssertionError("unreachable: the receiver ends with an error")
-
-    async def _send_all(self, stream: trio.abc.Stream) -> NoReturn:
-        self._is_sending = False
-        while True:
-            await self._work.wait()
-            self._work = trio.Event()
-            data = self._unsent + self._take_queue()
-            self._unsent = b""
-            self._is_sending = True
-            await stream.send_all(data)
-            self._is_sending = False
 
     def _take_queue(self) -> bytes:
         """The bytes of what is to be sent now. From here on it waits for its answers."""
@@ -340,7 +325,7 @@ class Link:
             raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
         self._outstanding.popleft()
         if self._queue:
-            self._work.set()  # a request may have waited for this answer
+            self._wake()  # a request may have waited for this answer
         self._failures = 0  # not earlier: a server may accept logins and close, again and again
         self.heard = now
         self.rtt_s = now - sent

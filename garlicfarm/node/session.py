@@ -7,7 +7,7 @@ commit. So one fsync serves many messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -19,7 +19,7 @@ from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.net.link import SEND_NOW_BYTES
+from garlicfarm.net.sender import Sender
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
     EXTENSION_OF,
@@ -192,12 +192,8 @@ class Session:
         self._answer_timeout_s = answer_timeout_s
         self._pending: deque[PendingResponse] = deque()
         self._unanswered_bytes = 0
-        self._ready = trio.Event()
         self._room = trio.Event()
-        self._send_now: Callable[[bytes], bool] | None = getattr(stream, "send_now", None)
-        self._is_sending = False
-        self._unsent = b""
-        self._wait_scope = trio.CancelScope()
+        self._sender = Sender(stream, self._take_answers)
         self._fault: Exception | None = None
 
     @property
@@ -220,7 +216,8 @@ class Session:
         self._receiver.on_session_begun(self._principal.member_id)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._sender.run, self._answer_timeout_s)
+                nursery.start_soon(self._watch_answers)
                 if self._principal.login is not None:
                     nursery.start_soon(self._watch_login)
                 await self._read()
@@ -231,26 +228,19 @@ class Session:
 
     def wake(self) -> None:
         """Have `run`'s task send the answers whose turn it is."""
-        self._ready.set()
+        self._sender.wake()
 
     def flush(self) -> None:
-        """Send the answers whose turn it is: at once if the stream can
-        (`garlicfarm.net.tls_stream.TlsStream.send_now`), else by `wake`. Never raises."""
-        if self._send_now is not None and not self._is_sending and not self._ready.is_set():
-            try:
-                data = self._take_answers()
-                if self._fault is not None or len(data) > SEND_NOW_BYTES:
-                    self._unsent = data
-                elif not data or self._send_now(data):
-                    return
-            except Exception as error:  # noqa: BLE001 - `run` raises it: it ends this connection only
-                self._fault = error
-        self.wake()
+        """Send the answers whose turn it is: at once if the stream can, else by `wake`. Never raises."""
+        try:
+            self._sender.flush()
+        except Exception as error:  # noqa: BLE001 - `run` raises it: it ends this connection only
+            self.fail(error)
 
-    def fail(self, fault: RemoteProtocolError) -> None:
-        """The core found a fault in one of this peer's requests."""
+    def fail(self, fault: Exception) -> None:
+        """End the connection with an error: the core found a fault in one of this peer's requests."""
         self._fault = fault
-        self._ready.set()
+        self._sender.wake()
 
     async def _watch_login(self) -> NoReturn:
         while self._principal.is_valid:
@@ -303,9 +293,6 @@ class Session:
                     size += len(entry.value) + ENTRY_OVERHEAD_BYTES
                 is_hinted = has_hints and request.type is MessageType.CLIENT_REQUEST
                 pending = PendingResponse(self, now, size, is_hinted)
-                if not self._pending:
-                    at = now + self._answer_timeout_s
-                    self._wait_scope.deadline = min(self._wait_scope.deadline, at)
                 self._pending.append(pending)
                 self._unanswered_bytes += size
                 if request.type in _CHANGES:
@@ -362,40 +349,27 @@ class Session:
 
     # ------------------------------------------------------------------ out
 
-    async def _write(self) -> NoReturn:
+    async def _watch_answers(self) -> NoReturn:
+        """End the connection when the oldest request without an answer has waited too long."""
         while True:
-            # It may wake too early: answers that are sent at once do not move the deadline.
-            with trio.CancelScope(deadline=self._answer_by) as self._wait_scope:
-                await self._ready.wait()
-            if self._wait_scope.cancelled_caught:
-                if self._answer_by <= trio.current_time():
-                    raise OutcomeUnknown(f"no outcome within {self._answer_timeout_s:g} s")
-                continue
-            self._ready = trio.Event()
-            data = self._unsent + self._take_answers()
-            self._unsent = b""
-            if data or self._send_now is not None:
-                self._is_sending = True
-                with trio.fail_after(self._answer_timeout_s):
-                    await self._stream.send_all(data)
-                self._is_sending = False
-            if self._fault is not None:
-                raise self._fault
-
-    @property
-    def _answer_by(self) -> float:
-        """Until when the oldest request has to be answered."""
-        return self._pending[0].since + self._answer_timeout_s if self._pending else float("inf")
+            now = trio.current_time()
+            since = next((each.since for each in self._pending if not each.is_done), now)
+            if now >= since + self._answer_timeout_s:
+                raise OutcomeUnknown(f"no outcome within {self._answer_timeout_s:g} s")
+            await trio.sleep_until(since + self._answer_timeout_s)
 
     def _take_answers(self) -> bytes:
-        """The bytes of all answers whose turn it is. After one without an outcome there are no others."""
+        """The bytes of all answers whose turn it is. After one without an outcome there are no others: the
+        next call raises."""
+        if self._fault is not None:
+            raise self._fault
         answers = []
         while self._pending and self._pending[0].is_done and self._fault is None:
             pending = self._pending.popleft()
             self._unanswered_bytes -= pending.size
             response = pending.response
             if response is None:
-                self._fault = OutcomeUnknown("leadership was lost before the outcome was known")
+                self.fail(OutcomeUnknown("leadership was lost before the outcome was known"))
             else:
                 if not response.accepted and pending.is_hinted:
                     response = self._with_hint(response)

@@ -269,17 +269,6 @@ def test_reader_of_another_farms_checkpoint_refuses(server: FeedServer) -> None:
         rows(found, offset, end)
 
 
-def test_reader_goes_on_from_an_offset_of_version_0_1(server: FeedServer) -> None:
-    found = reader(server)
-    old = {"index": 100, "farm_id": server.farm_id, "from": 7}
-    end = found.latestOffset(old, ReadAllAvailable())
-    assert end == at(server, END)
-    assert rows(found, old, end) == stored(END, 100)
-    assert rows(found, {"index": 50, "farm_id": server.farm_id}, old) == stored(100, 7)  # planned by it
-    done = {"index": END, "farm_id": server.farm_id}
-    assert found.latestOffset(done, ReadAllAvailable()) == done
-
-
 def test_reader_that_fell_behind_by_bytes_ends_its_batches_early(server: FeedServer) -> None:
     size = sum(len(each.value) for each in LOG[:30])
     found = reader(server, maxBytesPerTrigger=str(size))

@@ -20,7 +20,8 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import QUEUE_LIMIT, SEND_NOW_BYTES, Backoff, RpcClient
+from garlicfarm.net.link import QUEUE_LIMIT, Backoff, RpcClient
+from garlicfarm.net.sender import SEND_NOW_BYTES
 from garlicfarm.wire import Limits, RequestDecoder
 from garlicfarm.wire.messages import LogEntry, Request, ValueType
 from tests.node.support.link_in_memory import (
