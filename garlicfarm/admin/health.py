@@ -27,8 +27,7 @@ def judge(status: Mapping[str, Any]) -> Health:
     hangs, or there are problems: nobody publishes, a clock is wrong. No quorum: that node knows no leader, or
     sees no majority."""
     whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
-    # A node of 0.1 tells neither.
-    good = whole and status.get("disk_hangs_s") is None and not status.get("problems")
+    good = whole and status["disk_hangs_s"] is None and not status.get("problems")
     return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
 
 
@@ -44,7 +43,7 @@ def quorum_loss(status: Mapping[str, Any]) -> str:
     """How the node that answered lost sight of a leader, as the rest of a sentence; "" where it knows one."""
     if status["leader"]:
         return ""
-    lost = status.get("leader_lost")  # a node of 0.1 does not tell
+    lost = status["leader_lost"]
     return f"lost leader {lost['id']} at {utc(lost['date_ms'])} UTC" if lost else "no leader seen yet"
 
 
@@ -52,8 +51,7 @@ def events(status: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What happened, oldest first: what the log tells, and that the farm has no leader now, which no log can
     tell."""
     told = list(status["events"])
-    lost = status.get("leader_lost")
-    if lost:
+    if lost := status["leader_lost"]:
         told.append({"date_ms": lost["date_ms"], "text": f"leader {lost['id']} lost, and no other since"})
     return told
 
@@ -78,7 +76,7 @@ def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
     }
     return {
         feed["name"]: f"{word}: {feed['problem']}; {remedies[word]}"
-        for feed in status.get("feeds") or ()  # a node of 0.1 has none
+        for feed in status["feeds"]
         if (word := feed_word(feed)) in remedies
     }
 

@@ -123,8 +123,11 @@ def _tls(certificate: Path, private_key: Path) -> ssl.SSLContext:
         for file in (certificate, private_key):
             check_regular(file)
         context.load_cert_chain(certificate, private_key)
-    except (OSError, ssl.SSLError) as error:
+    except ssl.SSLError as error:
         raise ConfigError([f"cannot use {certificate} with {private_key}: {error}"]) from error
+    except OSError as error:
+        which = error.filename or f"{certificate}, {private_key}"
+        raise ConfigError([f"{which}: {error.strerror}"]) from error
     return context
 
 

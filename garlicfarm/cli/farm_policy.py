@@ -160,8 +160,7 @@ def _administer(
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
     done, policy = ask(options, commit, awaited="the committed order", unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
-    least_R = policy.get("least_R", 0)  # a node of version 0.1 does not say
-    if policy and policy["R"] < least_R:
+    if policy and policy["R"] < (least_R := policy["least_R"]):
         say(
             f"warning: with an interval of {format_ms(policy['interval_ms'])} and R={policy['R']} a slow "
             "change of the leader ends a healthy publisher: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,13 +32,11 @@ def show(options: Options) -> None:
     Also the rankings that queries store at this node, whether they equal its own, and which queries read
     the farm.
     """
-    from garlicfarm.errors import LocalProtocolError
 
     async def question(client: AdminClient, farm: str) -> dict[str, Any]:
         body = await client.ranking(farm, statuses=True)
-        with suppress(LocalProtocolError):  # a node of 0.1 has neither
-            body["queries"] = await client.rankings(farm)
-            body["readers"] = await client.readers(farm)
+        body["queries"] = await client.rankings(farm)
+        body["readers"] = await client.readers(farm)
         return body
 
     body = ask(options, question)

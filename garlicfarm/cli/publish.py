@@ -104,8 +104,7 @@ def _publication(ranking: dict[str, Any]) -> dict[str, Any]:
         from garlicfarm.errors import PublisherError
 
         raise PublisherError(
-            "the node that answered does not say what is published: the farm is of the application log, or "
-            "the node is of version 0.1"
+            "the node that answered does not say what is published: the farm is of the application log"
         )
     same = ("farm", "publisher", "since", "because", "due_since", "interval_ms")
     reported = [row["index"] for row in ranking["members"] if row["publisher"]]

@@ -72,7 +72,7 @@ async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[N
         while True:
             try:
                 await watch.follow(client, farm)
-            except GarlicFarmError:  # what is shown next says so; a node of 0.1 pushes nothing
+            except GarlicFarmError:  # what is shown next says so
                 await trio.sleep(LONGEST_S)
 
     try:

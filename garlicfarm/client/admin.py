@@ -154,14 +154,6 @@ class AdminClient:
         """A row for each ranking of a query that the node keeps, the newest first."""
         return _rows(await self._ask("GET", _path(farm, f"rankings/{quote(query, safe='')}")), "batches")
 
-    async def stored_ranking(self, farm: str, query: str, batch: int) -> bytes:
-        """A ranking of a query, as it was stored."""
-        return (await self._ask("GET", _path(farm, f"rankings/{quote(query, safe='')}/{batch}"))).content
-
-    async def delete_rankings(self, farm: str, query: str) -> None:
-        """Delete the rankings of a query from the node that answers; needs the role admin."""
-        await self._ask("DELETE", _path(farm, f"rankings/{quote(query, safe='')}"))
-
     async def put_reader(self, farm: str, query: str, index: int) -> None:
         """Report that a query has read the log up to ``index``: `readers` shows it for ten minutes."""
         path = _path(farm, f"readers/{quote(query, safe='')}")

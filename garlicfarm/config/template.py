@@ -19,13 +19,14 @@ from garlicfarm.config.environment import NoSuchKey, assign, override
 from garlicfarm.config.files import FILE_NAME, load, read
 from garlicfarm.config.validators import parse_toml
 from garlicfarm.errors import ConfigError
+from garlicfarm.printable import printable
 
 __all__ = ["OWN", "export", "fill"]
 
 OWN = re.compile(r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)")
 """Keys of values that no two nodes share."""
 
-_PLUGINS = re.compile(r"transport\..+|farm\[\d+\]\.(router|publisher\[\d+\]|feed\[\d+\])\..+")
+_PLUGINS = re.compile(r"(?s)transport\..+|farm\[\d+\]\.(router|publisher\[\d+\]|feed\[\d+\])\..+")
 _SECRET = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
 
 
@@ -82,7 +83,7 @@ def _strip(raw: Any, key: str, left_out: list[str]) -> None:
             secret = _PLUGINS.fullmatch(inner) and _SECRET.search(name) and not name.endswith("_file")
             if OWN.fullmatch(inner) or secret:
                 del raw[name]
-                left_out.append(inner)
+                left_out.append(printable(inner))  # it stays in its comment
             else:
                 _strip(raw[name], inner, left_out)
 
@@ -109,8 +110,8 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     match value:
         case str() | bool():
-            # JSON's spelling is also TOML's, except for DEL.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            # JSON's spelling is TOML's, except for what is not printable: a terminal gets the text of a file.
+            return re.sub(r"[^ -~]", _escaped, json.dumps(value, ensure_ascii=False))
         case int() | float():
             return repr(value)
         case list():
@@ -118,3 +119,7 @@ def _value(value: Any) -> str:
         case dict():
             return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
     return str(value.isoformat())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else f"\\U{ord(found[0]):08x}"

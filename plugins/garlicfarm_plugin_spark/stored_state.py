@@ -33,7 +33,7 @@ def stored_folds(spark: Any, checkpoint: str) -> list[StoredFold]:
 
     :param spark: a session. The call blocks, for seconds.
     :param checkpoint: a URI.
-    :raises ConfigError: it is the checkpoint of another query, or of version 0.1.
+    :raises ConfigError: it is the checkpoint of another query.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException

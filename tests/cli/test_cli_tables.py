@@ -47,6 +47,7 @@ def status(**changes: Any) -> dict[str, Any]:
     ]
     body: dict[str, Any] = {"farm": "farm", "node": 1, "role": "leader", "leader": 1, "publisher": 2}
     body |= {"fault_tolerance": 1, "needed": 0, "quorum": True, "term": 1234, "commit": 1234567, "events": []}
+    body |= {"leader_lost": None, "disk_hangs_s": None, "feeds": []}
     return {**body, "members": members, **changes}
 
 

@@ -136,6 +136,23 @@ def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(tmp_p
     assert raw["log"] == {"level": "debug"}
 
 
+def test_text_that_no_terminal_shows_is_kept_by_a_printed_template(tmp_path, capsys):
+    shown_as_escapes = "\x85\u2028\U000e0001\U000f0000é🙂"
+    (one,) = make_nodes(tmp_path, "ssl://a.example:27150")
+    with one.open("a") as file:
+        file.write(f'[transport.x]\nodd = "\\u0001\\u007f{shown_as_escapes}"\n"token\\nid = 7" = "t0ps"\n')
+    assert run(["config", "export", "--config", str(one)]) == 0
+    template = capsys.readouterr().out
+    expected = {"odd": f"\x01\x7f{shown_as_escapes}"}
+    assert tomllib.loads(template)["transport"]["x"] == expected
+    assert "id" not in tomllib.loads(template)
+    settings = ("node.id=1", "farm[0].endpoint=ssl://a.example:27150", f"farm[0].leaf[0].destination={LEAF}")
+    (tmp_path / "template.toml").write_text(template)
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert run(["config", "import", str(tmp_path / "template.toml"), "--out", "-", *words]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["transport"]["x"] == expected
+
+
 @pytest.mark.parametrize(
     ("endpoints", "master", "tied"),
     [
