@@ -39,7 +39,7 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
         )
     if due(job.checkpoint):
         checkpoint = place(job.checkpoint, spark)
-        check_checkpoint(checkpoint, farms, job.only_farm, settings, every=not job.farms)
+        check_checkpoint(checkpoint, farms, settings, every=not job.farms)
         checkpoint.check_writable("--checkpoint")
         _check_sink(checkpoint, job.sink)
     kind, _, where = job.sink.partition(":")
@@ -71,14 +71,13 @@ def _check_sink(checkpoint: Place, sink: str) -> None:
 def check_checkpoint(
     checkpoint: Place,
     farms: Mapping[str, str],
-    only: str | None,
     settings: Mapping[str, str],
     *,
     every: bool = False,
 ) -> None:
     """Check that a query of these farms can continue from ``checkpoint``, with these Spark settings.
 
-    ``only``: the name of its only farm. ``every``: it takes all farms of its nodes, also those made anew.
+    ``every``: it takes all farms of its nodes, also those made anew.
     Raises `ConfigError`: it belongs to other farms, or has another number of shuffle partitions. Spark would
     silently keep the old number, because the layout of its state depends on it.
     """

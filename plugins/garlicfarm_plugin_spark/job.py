@@ -48,11 +48,6 @@ class Job:
     conf: Mapping[str, str] = field(default_factory=dict)
     verbosity: int = 0
 
-    @property
-    def only_farm(self) -> str | None:
-        """The one farm of the job; None if it may have several."""
-        return self.farms[0] if len(self.farms) == 1 else None
-
 
 class Viewer(Protocol):
     """Receives the results. Called on Trio's thread."""

@@ -24,22 +24,23 @@ def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
     conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": partitions}})
     for batch in ("9", "10"):  # the newest counts, by number
         of = farm_id if batch == "10" else "00"
-        (offsets / batch).write_text("v1\n" + conf + "\n" + json.dumps({"index": 5, "farm_id": of}))
+        offset = {"farms": {"farm": {"index": 5, "farm_id": of}}}
+        (offsets / batch).write_text("v1\n" + conf + "\n" + json.dumps(offset))
     return directory
 
 
 def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None:
     settings = {"spark.sql.shuffle.partitions": "1"}
-    check_checkpoint(LocalPlace(tmp_path / "new"), {"farm": "ab"}, "farm", settings)
+    check_checkpoint(LocalPlace(tmp_path / "new"), {"farm": "ab"}, settings)
     made = write_checkpoint(tmp_path / "made", "ab", "1")
-    check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", settings)
+    check_checkpoint(LocalPlace(made), {"farm": "ab"}, settings)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\)"):
-        check_checkpoint(LocalPlace(made), {"farm": "cd"}, "farm", settings)
+        check_checkpoint(LocalPlace(made), {"farm": "cd"}, settings)
     with pytest.raises(ConfigError, match="has 1 shuffle partitions, not 2"):
-        check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", {"spark.sql.shuffle.partitions": "2"})
+        check_checkpoint(LocalPlace(made), {"farm": "ab"}, {"spark.sql.shuffle.partitions": "2"})
     (made / "offsets" / "11").write_text("rubbish")
     with pytest.raises(ConfigError, match="is not an offset of this query"):
-        check_checkpoint(LocalPlace(made), {"farm": "ab"}, "farm", settings)
+        check_checkpoint(LocalPlace(made), {"farm": "ab"}, settings)
 
 
 def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tmp_path: Path) -> None:
@@ -48,11 +49,11 @@ def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tm
     conf = json.dumps({"conf": SETTINGS})
     (made / "offsets" / "11").write_text("v1\n" + conf + "\n" + json.dumps({"farms": farms}))
     anew = {"barn": "ef", "farm": "cd"}
-    check_checkpoint(LocalPlace(made), anew, None, SETTINGS, every=True)
+    check_checkpoint(LocalPlace(made), anew, SETTINGS, every=True)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\) than the barn"):
-        check_checkpoint(LocalPlace(made), anew, None, SETTINGS)
+        check_checkpoint(LocalPlace(made), anew, SETTINGS)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab, cd\) than the barn"):
-        check_checkpoint(LocalPlace(made), {"barn": "ef", "farm": "01"}, None, SETTINGS, every=True)
+        check_checkpoint(LocalPlace(made), {"barn": "ef", "farm": "01"}, SETTINGS, every=True)
 
 
 @pytest.mark.parametrize(
