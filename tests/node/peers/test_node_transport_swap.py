@@ -10,8 +10,9 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.errors import PluginError
+from garlicfarm.feed import Feed
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.plugins import make_transport
+from garlicfarm.plugins import FEEDS, load_plugin
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import ClusterServer
@@ -112,14 +113,12 @@ def test_listener_that_cannot_start_is_refused_by_the_check_in_the_same_words(
     assert told[0] == told[1]
 
 
-def test_transport_whose_extra_is_missing_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in [name for name in sys.modules if name.startswith(("garlicfarm_transport_wss", "wsproto"))]:
+def test_plugin_whose_extra_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith(("garlicfarm_plugin_dafka", "zmq"))]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "wsproto", None)
-    with pytest.raises(PluginError, match=r"pip install 'garlicfarm\[wss\]'") as caught:
-        make_transport("wss", {}, tmp_path)
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    with pytest.raises(PluginError, match=r"pip install 'garlicfarm\[dafka\]'") as caught:
+        load_plugin(FEEDS, "dafka", Feed)  # type: ignore[type-abstract]
     assert caught.value.distribution == "garlicfarm"
 
 
