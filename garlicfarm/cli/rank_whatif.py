@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,11 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.node_access import deadline
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.rank import nodes_of, only_farm, plugin
-from garlicfarm.cli.rank_options import conf_option, master_option
 from garlicfarm.cli.say import put, say
 
 __all__ = ["whatif"]
 
 LIVE = "live"
-SCRATCH = "garlicfarm-whatif-"
 
 
 @click.command(
@@ -55,58 +53,57 @@ SCRATCH = "garlicfarm-whatif-"
     metavar="FILE",
     help="Write the outcomes to this file, too.",
 )
-@master_option("local[*]")
-@conf_option()
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1024),
+    metavar="NUMBER",
+    help="How many processes replay the log; each needs some 2 kB of memory for each entry. Default: one for"
+    " each CPU.",
+)
 @shared_options("config", "node", "farm", "user", "tls", "output", "timeout", "verbosity")
 def whatif(
     options: Options,
     source: str,
     grids: tuple[str, ...],
     parquet: Path | None,
-    master: str,
-    conf: tuple[tuple[str, str], ...],
+    workers: int | None,
 ) -> int:
     """Replay a farm's log under other parameters, and compare what each would have led to.
 
     The least score lost comes first; * marks the farm as it was. Ctrl-C ends it with what is known by then.
-    Needs the extra `spark`, and Java 17 or later.
+    Needs neither Spark nor Java; --parquet needs the extra `spark`.
     """
     import trio
 
-    grid, job = plugin("grid"), plugin("whatif_job")
+    grid, replays = plugin("grid"), plugin("replays")
     settings = grid.settings_of([grid.parse_grid(text) for text in grids])
-    plugin("session").check_installed()
     if parquet is not None:
         directory = parquet.absolute().parent
         if not directory.is_dir():
             raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
         plugin("place").LocalPlace(directory).check_writable("--parquet")
+        plugin("whatif_file")  # needs pyarrow
     read = _reader(options, source)
     answers: list[Any] = []
-    log: Any = None
+    recording: Any = None
+    farm_id = ""
+
+    def judge() -> None:
+        nonlocal recording, farm_id
+        with read() as log:
+            recording, farm_id = plugin("whatif").Recording(log.farm, log.rows), log.farm_id
 
     async def main() -> bool:
         from garlicfarm.cli.sign_of_life import sign_of_life
         from garlicfarm.cli.signals import stopped_by_signals
 
-        nonlocal log
         quiet, number = options.verbosity < 0, len(settings) + 1
         async with stopped_by_signals() as scope:
             with deadline(options.timeout_s, "the settings below are all that were compared"):
                 async with sign_of_life("the log to be read", quiet=quiet):
-                    log = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
-                with (
-                    tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as scratch,
-                    _progress(number, log.entries, quiet=quiet) as advance,
-                ):
-                    question = job.Question(
-                        log=log,
-                        settings=settings,
-                        scratch=Path(scratch),
-                        master=master,
-                        conf=dict(conf),
-                        verbosity=options.verbosity,
-                    )
+                    await trio.to_thread.run_sync(judge, abandon_on_cancel=True)
+                entries = recording.last_index - recording.first_index + 1
+                with _progress(number, entries, quiet=quiet) as advance:
 
                     def tell(answer: Any) -> None:
                         answers.append(answer)
@@ -116,33 +113,38 @@ def whatif(
                     quiet = quiet or sys.stderr.isatty()
                     left = f"of {number} settings to be compared"
                     async with sign_of_life(lambda: f"{number - len(answers)} {left}", quiet=quiet):
-                        await job.compare(question, tell)
+                        await replays.compare(
+                            recording, settings, workers or len(os.sched_getaffinity(0)), tell
+                        )
         return scope.cancel_called
 
     try:
         is_interrupted = trio.run(main)
     finally:
         if answers:
-            ranked = job.ranked(answers)
+            ranked = replays.ranked(answers)
             if parquet is not None:  # first: who reads stdout may leave
                 rows = [(answer.is_current, answer.outcome) for answer in ranked]
-                plugin("whatif_file").write_outcomes(log, rows, parquet)
-            _show(options.output, log, ranked)
+                plugin("whatif_file").write_outcomes(recording, farm_id, rows, parquet)
+            _show(options.output, recording, farm_id, ranked)
     if is_interrupted:
         say(f"interrupted after {len(answers)} of {len(settings) + 1} settings")
         return 130
     return 0
 
 
-def _reader(options: Options, source: str) -> Callable[[], Any]:
-    """Reads the log when called, in a thread."""
+def _reader(options: Options, source: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Opens the log when called, in a thread."""
     recorded = plugin("recorded_log")
     if source != LIVE:
         return lambda: recorded.read_directory(Path(source), options.farm)
     nodes = nodes_of(options)
 
-    def read() -> Any:
-        return recorded.read_nodes(replace(nodes, farm=options.farm or only_farm(nodes)))
+    def read() -> AbstractContextManager[Any]:
+        opened: AbstractContextManager[Any] = recorded.read_nodes(
+            replace(nodes, farm=options.farm or only_farm(nodes))
+        )
+        return opened
 
     return read
 
@@ -162,13 +164,11 @@ def _progress(settings: int, entries: int, *, quiet: bool) -> Iterator[Callable[
         yield lambda: bar.advance(task)
 
 
-def _show(output: str, log: Any, answers: Sequence[Any]) -> None:
+def _show(output: str, recording: Any, farm_id: str, answers: Sequence[Any]) -> None:
+    first, last = recording.first_index, recording.last_index
     if output == "table":
         outcome = answers[0].outcome
-        put(
-            f"farm {log.farm}: entries {log.first_index} to {log.last_index},"
-            f" {_duration(outcome.span_ms)} of farm time"
-        )
+        put(f"farm {recording.farm}: entries {first} to {last}, {_duration(outcome.span_ms)} of farm time")
         varied = _varied(answers)
         print_rows("table", "", [_row(answer, varied) for answer in answers])
         return
@@ -176,11 +176,8 @@ def _show(output: str, log: Any, answers: Sequence[Any]) -> None:
     if output == "jsonl":
         print_rows("jsonl", "", rows)
         return
-    head = {"farm": log.farm, "farm_id": log.farm_id}
-    print_json(
-        "garlicfarm.whatif/1",
-        {**head, "first_index": log.first_index, "last_index": log.last_index, "settings": rows},
-    )
+    head = {"farm": recording.farm, "farm_id": farm_id, "first_index": first, "last_index": last}
+    print_json("garlicfarm.whatif/1", {**head, "settings": rows})
 
 
 def _figures(outcome: Any) -> Mapping[str, Any]:

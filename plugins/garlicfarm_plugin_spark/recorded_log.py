@@ -1,15 +1,12 @@
-"""A farm's log in one piece, from a node's data directory or from running nodes, for `rank whatif`."""
+"""A farm's log, from a node's data directory or from running nodes, for `rank whatif`."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-
-import msgspec
 
 from garlicfarm.errors import Compacted, ConfigError, StorageMissing
 from garlicfarm.feed import Entry
@@ -21,32 +18,19 @@ from garlicfarm_plugin_spark.ranking import STATE, Row
 __all__ = ["RecordedLog", "read_directory", "read_nodes"]
 
 
-_PAGE_ROWS = 1000
-
-
 @dataclass(frozen=True)
 class RecordedLog:
-    """``pages``: the rows, compressed to a tenth. ``first_index`` and ``last_index``: of their entries."""
+    """``rows``: in order of their index, without gaps, to be read once; the first may be a state (`STATE`).
+    ``farm_id``: 32 hex digits."""
 
     farm: str
     farm_id: str
-    first_index: int
-    last_index: int
-    pages: list[bytes]
-
-    @property
-    def entries(self) -> int:
-        """How many entries it has."""
-        return self.last_index - self.first_index + 1
-
-    def rows(self) -> Iterator[Row]:
-        """In order of their index, without gaps; the first one may be a state (`STATE`)."""
-        for page in self.pages:
-            yield from msgspec.msgpack.decode(zlib.decompress(page), type=list[Row])
+    rows: Iterable[Row]
 
 
-def read_directory(path: Path, farm: str | None) -> RecordedLog:
-    """Read the log from a node's data directory, or a copy of one; nothing in it is changed.
+@contextmanager
+def read_directory(path: Path, farm: str | None) -> Iterator[RecordedLog]:
+    """The log of a node's data directory, or of a copy of one; nothing in it is changed.
 
     :param farm: the farm's name; None: the only one of the node.
     :raises StorageInUse: the node runs.
@@ -70,51 +54,39 @@ def read_directory(path: Path, farm: str | None) -> RecordedLog:
         directory = data.farm_directory(farm)
         _check_application(farm, read_genesis(directory).application)
         log = read_committed(directory)
-    state = [] if log.begins is None else [(log.begins.index, 0, STATE, log.begins.state)]
-    return _recorded(farm, log.genesis.farm_id.hex(), chain(state, _rows(log.entries)))
+        state = [] if log.begins is None else [(log.begins.index, 0, STATE, log.begins.state)]
+        yield RecordedLog(farm, log.genesis.farm_id.hex(), chain(state, _rows(log.entries)))
 
 
-def read_nodes(nodes: Nodes) -> RecordedLog:
-    """Read the log from the first of ``nodes`` that answers: from index 1, else from the oldest state that
-    the node has.
+@contextmanager
+def read_nodes(nodes: Nodes) -> Iterator[RecordedLog]:
+    """The log of the first of ``nodes`` that answers: from index 1, else from the oldest state that the node
+    has. The errors can come while its rows are read.
 
     :raises UnreachableError: none does. :raises AuthError: the user or the certificate is wrong.
     :raises ConfigError: they have no such farm, or it names no publisher; or they deleted entries just now.
     """
-    feed = NodeReader(nodes)
-    try:
-        head = feed.head()
-        _check_application(nodes.farm, head.application)
-        begins, snapshot = feed.oldest_state(head.farm_id)
-        state = [(begins, 0, STATE, snapshot)] if begins else []
-        pieces = feed.entries(begins, head.commit_index, head.farm_id)
-        return _recorded(nodes.farm, head.farm_id, chain(state, chain.from_iterable(map(_rows, pieces))))
-    except Compacted as gone:
-        raise ConfigError(
-            [
-                f"the nodes deleted entries of {nodes.farm} up to index {gone.first_index - 1} just now:"
-                " try again"
-            ]
-        ) from gone
-    finally:
-        feed.close()
+    with closing(NodeReader(nodes)) as reader:
+        try:
+            head = reader.head()
+            _check_application(nodes.farm, head.application)
+            begins, snapshot = reader.oldest_state(head.farm_id)
+            state = [(begins, 0, STATE, snapshot)] if begins else []
+            pieces = reader.entries(begins, head.commit_index, head.farm_id)
+            rows = chain(state, chain.from_iterable(map(_rows, pieces)))
+            yield RecordedLog(nodes.farm, head.farm_id, rows)
+        except Compacted as gone:
+            raise ConfigError(
+                [
+                    f"the nodes deleted entries of {nodes.farm} up to index {gone.first_index - 1} just now:"
+                    " try again"
+                ]
+            ) from gone
 
 
 def _check_application(farm: str, application: str | None) -> None:
     if application not in (None, "publisher"):
         raise ConfigError([f"{farm} runs the application {application}, not publisher: nothing to replay"])
-
-
-def _recorded(farm: str, farm_id: str, rows: Iterable[Row]) -> RecordedLog:
-    first, last, pages = 0, 0, []
-    rows = iter(rows)
-    while page := list(islice(rows, _PAGE_ROWS)):
-        first = first or next((index for index, _, kind, _ in page if kind != STATE), 0)
-        last = page[-1][0]
-        pages.append(zlib.compress(msgspec.msgpack.encode(page), level=1))
-    if not first:
-        raise ConfigError([f"the log of {farm} has no committed entries yet: wait for some"])
-    return RecordedLog(farm, farm_id, first, last, pages)
 
 
 def _rows(entries: Iterable[Entry]) -> Iterator[Row]:

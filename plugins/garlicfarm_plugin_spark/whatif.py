@@ -23,7 +23,7 @@ from time import thread_time
 
 import msgspec
 
-from garlicfarm.errors import GarlicFarmError
+from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.documents import MetaStatus, NodeReport, StatusDocument
 from garlicfarm.publishing.entries import Observation, Status, observe
@@ -99,16 +99,18 @@ class _Posted(msgspec.Struct, frozen=True):
 
 
 class Recording:
-    """A farm's log, decoded, folded and judged. ``history``: its replay as it was. ``begin_ms`` and
-    ``end_ms``: farm time of its first status and of its end."""
+    """A farm's log, decoded, folded and judged, some 2 kB for each entry. ``history``: its replay as it was.
+    ``begin_ms`` and ``end_ms``: farm time of its first status and of its end. ``first_index`` and
+    ``last_index``: of its entries."""
 
     def __init__(self, farm: str, rows: Iterable[Row]) -> None:
         """``rows``: as of `garlicfarm_plugin_spark.recorded_log.RecordedLog`.
 
-        :raises GarlicFarmError: no status of a member is among them.
+        :raises ConfigError: there are no entries among them.
+        :raises GarlicFarmError: no status of a member is.
         :raises StorageVersion, StorageDamaged: the state that they begin with is of another version or farm.
         """
-        self._farm = farm
+        self.farm = farm
         self._steps: list[tuple[int, Step]] = []
         self._times: list[int] = []
         self._intervals: list[int] = []
@@ -128,6 +130,10 @@ class Recording:
                 members = fold.members
             if isinstance(step, Status) and (fold.newest(step.document.id) or (0,))[0] == index:
                 posted.append(self._posted(time_ms, step))
+        entries = [index for index, step in self._steps if not isinstance(step, bytes)]
+        if not entries:
+            raise ConfigError([f"the log of {farm} has no committed entries yet: wait for some"])
+        self.first_index, self.last_index = entries[0], entries[-1]
         statuses = [each for each in posted if isinstance(each, _Posted)]
         if not statuses:
             raise GarlicFarmError(f"the log of {farm} has no status of a member: nothing to compare")
@@ -143,7 +149,7 @@ class Recording:
         :raises ConfigError: its weights do not add up.
         """
         begun = thread_time()
-        replay = Replay(self._farm, setting.pinned(self.history.farm.policy), self.history.roles)
+        replay = Replay(self.farm, setting.pinned(self.history.farm.policy), self.history.roles)
         for index, step in self._steps:
             _take(replay, index, step)
         return self._compared(replay, thread_time() - begun)

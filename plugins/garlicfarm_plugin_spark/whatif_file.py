@@ -13,8 +13,7 @@ import pyarrow.parquet
 
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.recorded_log import RecordedLog
-from garlicfarm_plugin_spark.whatif import Outcome
+from garlicfarm_plugin_spark.whatif import Outcome, Recording
 
 __all__ = ["read_outcomes", "write_outcomes"]
 
@@ -35,7 +34,9 @@ _SCHEMA = pyarrow.schema(
 )
 
 
-def write_outcomes(log: RecordedLog, outcomes: Iterable[tuple[bool, Outcome]], path: Path) -> None:
+def write_outcomes(
+    recording: Recording, farm_id: str, outcomes: Iterable[tuple[bool, Outcome]], path: Path
+) -> None:
     """A row for each outcome, in that order; its columns are in docs/reference/spark.md. The file appears
     whole, and replaces an older one.
 
@@ -44,10 +45,10 @@ def write_outcomes(log: RecordedLog, outcomes: Iterable[tuple[bool, Outcome]], p
     :raises ConfigError: it cannot be written.
     """
     same = {
-        "farm": log.farm,
-        "farm_id": log.farm_id,
-        "first_index": log.first_index,
-        "last_index": log.last_index,
+        "farm": recording.farm,
+        "farm_id": farm_id,
+        "first_index": recording.first_index,
+        "last_index": recording.last_index,
     }
     rows = []
     for is_current, outcome in outcomes:

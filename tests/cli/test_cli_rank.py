@@ -68,7 +68,7 @@ def test_option_that_makes_no_sense_is_refused_with_a_sentence(options: list[str
 
 @pytest.mark.parametrize(
     "command",
-    [["--checkpoint", "progress"], ["inspect", "--checkpoint", "progress"], ["whatif", "--grid", "R=3,4"]],
+    [["--checkpoint", "progress"], ["inspect", "--checkpoint", "progress"]],
 )
 @pytest.mark.parametrize(
     ("missing", "sentence"),

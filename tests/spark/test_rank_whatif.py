@@ -1,4 +1,4 @@
-"""`garlicfarm rank whatif`, as its users run it. Spark's part is done in this process, but for one test."""
+"""`garlicfarm rank whatif`, as its users run it. Most tests replay in their own process."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import errno
 import json
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from garlicfarm.cli import run
-from garlicfarm.errors import GarlicFarmError
-from garlicfarm_plugin_spark import session, whatif_job
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm.publishing.scoring import WEIGHTS
+from garlicfarm_plugin_spark import replays
 from garlicfarm_plugin_spark.grid import Setting, settings_of
-from garlicfarm_plugin_spark.recorded_log import read_directory
-from garlicfarm_plugin_spark.session import Session
+from garlicfarm_plugin_spark.replays import Answer
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
-from garlicfarm_plugin_spark.whatif_job import Answer, Question, compare
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.test_recorded_log import GENESIS, ROWS, entries, store
 
@@ -36,20 +33,27 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@dataclass(frozen=True)
+class Question:
+    recording: Recording
+    settings: Sequence[Setting]
+    workers: int
+
+
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions that were asked."""
     asked: list[Question] = []
 
-    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
-        asked.append(question)
-        recording = Recording(question.log.farm, question.log.rows())
-        for setting in (Setting(), *question.settings):
+    async def compare(
+        recording: Recording, settings: Sequence[Setting], workers: int, tell: Callable[[Answer], None]
+    ) -> None:
+        asked.append(Question(recording, settings, workers))
+        for setting in (Setting(), *settings):
             await trio.lowlevel.checkpoint()
             tell(Answer(setting, recording.outcome(setting)))
 
-    monkeypatch.setattr(whatif_job, "compare", compare)
-    monkeypatch.setattr(session, "check_installed", lambda: None)
+    monkeypatch.setattr(replays, "compare", compare)
     return asked
 
 
@@ -104,7 +108,7 @@ def test_whatif_as_json_has_all_figures(
         ),
         (["--grid", "R=3", "--parquet", "/proc/x"], "--parquet: /proc cannot be written to"),
         (["--grid", "R=3", "--parquet", "/nowhere/x"], "its directory does not exist"),
-        (["--grid", "R=3", "--conf", "x=y"], "must be a setting of Spark"),
+        (["--grid", "R=3", "--workers", "0"], "0 is not in the range 1<=x<=1024"),
         (["--grid", "R=3", "--node", "https://127.0.0.1:1"], "--node needs --user and --password-file"),
         ([], "Missing option '--grid'"),
     ],
@@ -123,15 +127,15 @@ def test_whatif_used_wrongly_says_so_in_a_sentence(
 def test_whatif_interrupted_shows_what_is_known(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
-        recording = Recording(question.log.farm, question.log.rows())
-        for setting in (Setting(), question.settings[0]):
+    async def compare(
+        recording: Recording, settings: Sequence[Setting], workers: int, tell: Callable[[Answer], None]
+    ) -> None:
+        for setting in (Setting(), settings[0]):
             tell(Answer(setting, recording.outcome(setting)))
         os.kill(os.getpid(), signal.SIGINT)
         await trio.sleep_forever()
 
-    monkeypatch.setattr(whatif_job, "compare", compare)
-    monkeypatch.setattr(session, "check_installed", lambda: None)
+    monkeypatch.setattr(replays, "compare", compare)
     assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 4
@@ -141,16 +145,17 @@ def test_whatif_interrupted_shows_what_is_known(
 def test_whatif_that_fails_shows_what_is_known_and_why(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
-        tell(Answer(Setting(), Recording(question.log.farm, question.log.rows()).outcome(Setting())))
-        raise GarlicFarmError("Spark's Java process ended")
+    async def compare(
+        recording: Recording, settings: Sequence[Setting], workers: int, tell: Callable[[Answer], None]
+    ) -> None:
+        tell(Answer(Setting(), recording.outcome(Setting())))
+        raise GarlicFarmError("a process ended")
 
-    monkeypatch.setattr(whatif_job, "compare", compare)
-    monkeypatch.setattr(session, "check_installed", lambda: None)
+    monkeypatch.setattr(replays, "compare", compare)
     assert run(["rank", "whatif", "--log", str(data), *GRID]) == 1
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 3
-    assert shown.err == "error: Spark's Java process ended\n"
+    assert shown.err == "error: a process ended\n"
 
 
 @pytest.fixture
@@ -166,45 +171,10 @@ def test_whatif_of_running_nodes_is_that_of_their_log(
     for source in (login, ["--log", str(data)]):
         assert run(["rank", "whatif", *source, *GRID]) == 0
     live, stored = in_process
-    assert list(live.log.rows()) == list(stored.log.rows())
+    assert live.recording.history.farm.snapshot() == stored.recording.history.farm.snapshot()
+    assert live.recording.last_index == len(ROWS)
     assert run(["rank", "whatif", *login, "--farm", "other", *GRID]) == 2
     assert "has no farm 'other'" in capsys.readouterr().err
-
-
-class LateCores:
-    """A cluster of whose four cores one is there at first. Stands in for session, context, frame and log."""
-
-    def __init__(self) -> None:
-        self.spark = self.sparkContext = self
-        self.defaultParallelism = 1
-        self.all_busy = threading.Barrier(4)
-
-    def broadcast(self, log: Any) -> Any:
-        return SimpleNamespace(value=log)
-
-    def parallelize(self, settings: list[Setting], slices: int) -> Any:
-        def collect(task: Callable[[Setting], Outcome]) -> list[Outcome]:
-            if self.defaultParallelism == 4:
-                self.all_busy.wait(240)  # broken if fewer run at a time
-            self.defaultParallelism = 4
-            return [task(setting) for setting in settings]
-
-        return SimpleNamespace(map=lambda task: SimpleNamespace(collect=partial(collect, task)))
-
-    def close(self) -> None:
-        pass
-
-
-def test_comparison_uses_the_cores_that_come_after_it_began(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
-    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: LateCores())
-    settings = settings_of([("margin", tuple(range(8)))])
-    told: list[Answer] = []
-    trio.run(compare, Question(read_directory(data, None), settings, tmp_path), told.append)
-    assert told[0].is_current
-    assert len(told) == 9
 
 
 @pytest.mark.spark
@@ -220,55 +190,75 @@ def test_whatif_whose_reader_leaves_has_its_file(
     assert (tmp_path / "file").stat().st_size
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_spark_says_of_all_settings_what_this_process_says(
-    spark: Session, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pyarrow.parquet
-
-    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: spark)
-    monkeypatch.setattr(spark, "close", lambda: None)  # other tests need it
-    file = tmp_path / "whatif.parquet"
-    assert run(["rank", "whatif", "--log", str(data), *GRID, "--parquet", str(file)]) == 0
-    rows = pyarrow.parquet.read_table(file).to_pylist(maps_as_pydicts="strict")
-    recording = Recording("farm", ROWS)
-    assert len(rows) == 5
-    for row in rows:
-        setting = Setting() if row["current"] else Setting(margin=row["margin"], R=row["R"])
-        expected = recording.outcome(setting)
-        assert {name: row[name] for name in expected.__struct_fields__ if name != "cpu_us"} == {
-            name: getattr(expected, name) for name in expected.__struct_fields__ if name != "cpu_us"
-        }
-        assert (row["farm"], row["farm_id"]) == ("farm", GENESIS.farm_id.hex())
-        assert (row["first_index"], row["last_index"]) == (1, len(ROWS))
-    assert [row["score_lost"] for row in rows] == sorted(row["score_lost"] for row in rows)
-    assert [path.name for path in tmp_path.iterdir()].count(".whatif.parquet.part") == 0
+SETTINGS = settings_of([("margin", (0, 100_000)), ("R", (3, 8)), ("weight.job_lag", (15, 40))])
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_comparison_that_is_cancelled_keeps_what_was_told(
-    spark: Session, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: spark)
-    monkeypatch.setattr(spark, "close", lambda: None)
-    settings = settings_of([("margin", tuple(range(1000)))])
-    question = Question(log=read_directory(data, None), settings=settings, scratch=tmp_path)
+def told_by_processes(recording: Recording, workers: int) -> dict[Setting, Outcome]:
     told: list[Answer] = []
+    trio.run(replays.compare, recording, SETTINGS, workers, told.append)
+    assert len(told) == len(SETTINGS) + 1
+    return {answer.setting: answer.outcome for answer in told}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3, 100])
+def test_processes_say_of_each_setting_what_this_one_says(workers: int) -> None:
+    recording = Recording("farm", ROWS)
+    for setting, outcome in told_by_processes(recording, workers).items():
+        expected = recording.outcome(setting)
+        assert msgspec.structs.replace(outcome, cpu_us=0) == msgspec.structs.replace(expected, cpu_us=0)
+
+
+def test_weights_that_do_not_add_up_are_refused_before_anything_is_replayed() -> None:
+    recording = Recording("farm", ROWS)
+    wrong, told = Setting(weights=tuple((part, 0) for part in WEIGHTS)), list[Answer]()
+    with pytest.raises(ConfigError, match="and 100 are missing"):
+        trio.run(replays.compare, recording, [*SETTINGS, wrong], 1, told.append)
+    assert told == []
+
+
+def children() -> set[int]:
+    """The processes that this one has started."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+
+
+@pytest.mark.slow
+def test_comparison_that_is_cancelled_keeps_what_was_told_and_leaves_no_process() -> None:
+    recording, told, before, during = Recording("farm", ROWS), list[Answer](), children(), set[int]()
+    settings = settings_of([("margin", tuple(range(1000)))])
 
     async def main() -> None:
         with trio.CancelScope() as scope:
 
             def tell(answer: Answer) -> None:
                 told.append(answer)
+                during.update(children() - before)
                 if len(told) == 3:
                     scope.cancel()
 
-            await compare(question, tell)
+            await replays.compare(recording, settings, 2, tell)
 
     trio.run(main)
     assert 3 <= len(told) < 10
-    recording = Recording("farm", ROWS)
+    assert during
+    assert children() == before
     for answer in told:
         assert answer.outcome.score_lost == recording.outcome(answer.setting).score_lost
+
+
+@pytest.mark.slow
+def test_process_that_is_killed_is_told_with_the_way_out() -> None:
+    before = children()
+
+    def tell(answer: Answer) -> None:
+        for pid in children() - before:
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(GarlicFarmError, match="ended with the status -9: --workers 1 needs"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        trio.run(replays.compare, Recording("farm", ROWS), SETTINGS, 1, tell)
+    assert children() == before

@@ -24,7 +24,6 @@ from garlicfarm.storage import (
 )
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
-from garlicfarm_plugin_spark import recorded_log
 from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
 from garlicfarm_plugin_spark.ranking import STATE, Row
 from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
@@ -76,13 +75,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_log_of_a_directory_is_that_of_its_node(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_log, "_PAGE_ROWS", 7)
-    log = read_directory(data, None)
-    assert (log.farm, log.farm_id) == ("farm", GENESIS.farm_id.hex())
-    assert (log.first_index, log.last_index, log.entries) == (1, len(ROWS), len(ROWS))
-    assert list(log.rows()) == ROWS
-    assert len(log.pages) == -(-len(ROWS) // 7)
+def test_log_of_a_directory_is_that_of_its_node(data: Path) -> None:
+    with read_directory(data, None) as log:
+        assert (log.farm, log.farm_id) == ("farm", GENESIS.farm_id.hex())
+        assert list(log.rows) == ROWS
 
 
 def test_compacted_log_of_a_directory_begins_with_a_state(data: Path) -> None:
@@ -100,36 +96,47 @@ def test_compacted_log_of_a_directory_begins_with_a_state(data: Path) -> None:
                 await writer.run()
 
     trio.run(compact)
-    log = read_directory(data, "farm")
-    assert (log.first_index, log.last_index) == (cut + 1, len(ROWS))
-    assert list(log.rows()) == [(cut, 0, STATE, state(cut)), *ROWS[cut:]]
+    with read_directory(data, "farm") as log:
+        rows = list(log.rows)
+    assert rows == [(cut, 0, STATE, state(cut)), *ROWS[cut:]]
+    recording = Recording("farm", rows)
+    assert (recording.first_index, recording.last_index) == (cut + 1, len(ROWS))
 
 
 def test_directory_of_a_node_that_runs_is_refused(data: Path) -> None:
-    with DataDirectory.open(data), pytest.raises(StorageInUse, match="another process uses"):
-        read_directory(data, None)
+    running = DataDirectory.open(data)
+    with running, pytest.raises(StorageInUse, match="another process uses"), read_directory(data, None):
+        pass
 
 
 def test_directory_of_no_node_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a node's data directory: name `data`"):
-        read_directory(tmp_path, None)
+    with (
+        pytest.raises(ConfigError, match="is not a node's data directory: name `data`"),
+        read_directory(tmp_path, None),
+    ):
+        pass
 
 
 def test_directory_of_several_farms_needs_a_name_of_one(data: Path) -> None:
     store(data, Genesis("other", bytes(16), "log", 2, configuration(1)), [])
-    with pytest.raises(ConfigError, match=r"--farm is needed: .* has farm, other"):
-        read_directory(data, None)
-    with pytest.raises(ConfigError, match="has no farm 'third', only: farm, other"):
-        read_directory(data, "third")
-    with pytest.raises(ConfigError, match="other runs the application log, not publisher"):
-        read_directory(data, "other")
-    assert read_directory(data, "farm").entries == len(ROWS)
+    for farm, told in (
+        (None, r"--farm is needed: .* has farm, other"),
+        ("third", "has no farm 'third', only: farm, other"),
+        ("other", "other runs the application log, not publisher"),
+    ):
+        with pytest.raises(ConfigError, match=told), read_directory(data, farm):
+            pass
+    with read_directory(data, "farm") as log:
+        assert list(log.rows) == ROWS
 
 
 def test_log_without_entries_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "data", GENESIS, [])
-    with pytest.raises(ConfigError, match="the log of farm has no committed entries yet"):
-        read_directory(tmp_path / "data", None)
+    with (
+        pytest.raises(ConfigError, match="the log of farm has no committed entries yet"),
+        read_directory(tmp_path / "data", None) as log,
+    ):
+        Recording(log.farm, log.rows)
 
 
 @pytest.fixture
@@ -143,17 +150,17 @@ def nodes(server: FeedServer) -> Nodes:
 
 
 def test_log_of_running_nodes_is_all_that_is_committed(server: FeedServer) -> None:
-    log = read_nodes(nodes(server))
-    assert (log.farm, log.farm_id, log.last_index) == ("farm", server.farm_id, 40)
-    assert list(log.rows()) == ROWS[:40]
+    with read_nodes(nodes(server)) as log:
+        assert (log.farm, log.farm_id) == ("farm", server.farm_id)
+        assert list(log.rows) == ROWS[:40]
 
 
 def test_compacted_log_of_running_nodes_begins_with_a_state(server: FeedServer) -> None:
     server.compact(11)
-    log = read_nodes(nodes(server))
-    assert (log.first_index, log.last_index) == (11, 40)
-    assert list(log.rows()) == [(10, 0, STATE, state(10)), *ROWS[10:40]]
-    assert Recording("farm", log.rows()).history.farm.snapshot() == state(40)
+    with read_nodes(nodes(server)) as log:
+        rows = list(log.rows)
+    assert rows == [(10, 0, STATE, state(10)), *ROWS[10:40]]
+    assert Recording("farm", rows).history.farm.snapshot() == state(40)
 
 
 def test_log_that_loses_entries_while_it_is_read_can_be_tried_again(
@@ -167,6 +174,9 @@ def test_log_that_loses_entries_while_it_is_read_can_be_tried_again(
         return found
 
     monkeypatch.setattr(NodeReader, "oldest_state", oldest_state)
-    with pytest.raises(ConfigError, match="entries of farm up to index 19 just now: try again") as refused:
-        read_nodes(nodes(server))
+    with (
+        pytest.raises(ConfigError, match="entries of farm up to index 19 just now: try again") as refused,
+        read_nodes(nodes(server)) as log,
+    ):
+        list(log.rows)
     assert PASSWORD not in str(refused.value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
-from garlicfarm_plugin_spark.grid import Setting
-from garlicfarm_plugin_spark.whatif import Recording
 from tests.spark.feed_server import feed_server
 from tests.spark.script import expectations, scripted_log
 from tests.spark.services import LOOPBACK, Standalone, standalone
 from tests.spark.test_rank_command import assert_all_end, descendants, running
-from tests.spark.test_recorded_log import GENESIS, ROWS, store
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -50,36 +45,3 @@ def test_rank_on_two_workers_ranks_as_the_nodes_do_and_leaves_no_executors(
     assert_no_executors_are_left(cluster)
     assert [json.loads(line)["index"] for line in rank.lines] == [40, 80, 120, len(LOG)]
     assert rank.lines == [EXPECTED[json.loads(line)["index"]].ranking for line in rank.lines]
-
-
-def test_whatif_on_two_workers_says_what_this_process_says_and_leaves_no_executors(
-    cluster: Standalone, tmp_path: Path
-) -> None:
-    """Only this process reads the log: the executors get it from here."""
-    store(tmp_path / "data", GENESIS, ROWS)
-    words = [
-        "rank",
-        "whatif",
-        "--log",
-        str(tmp_path / "data"),
-        "--grid",
-        "margin=0,100000",
-        "--grid",
-        "R=3,8",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "garlicfarm", *words, "--master", cluster.url, *LOOPBACK, "-o", "jsonl"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stderr}\n{cluster.told()}"
-    assert_no_executors_are_left(cluster)
-    recording, rows = Recording("farm", ROWS), [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == 5
-    for row in rows:
-        setting = Setting() if row["current"] else Setting(margin=row["margin"], R=row["R"])
-        outcome = recording.outcome(setting)
-        expected = {name: getattr(outcome, name) for name in outcome.__struct_fields__}
-        assert {**row, "cpu_us": 0} == {**expected, "cpu_us": 0, "current": row["current"]}

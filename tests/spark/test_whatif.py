@@ -19,8 +19,8 @@ from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.grid import Setting, settings_of
 from garlicfarm_plugin_spark.ranking import STATE, Row
+from garlicfarm_plugin_spark.replays import Answer, ranked
 from garlicfarm_plugin_spark.whatif import AWAY_INTERVALS, Outcome, Recording
-from garlicfarm_plugin_spark.whatif_job import Answer, outcome_of, ranked
 from tests.publishing.posting import INTERVAL_MS
 from tests.publishing.scripted_log import T0, configuration
 from tests.spark.script import many_entries
@@ -134,26 +134,6 @@ def test_log_without_a_status_has_nothing_to_compare() -> None:
 def test_state_of_another_farm_is_refused() -> None:
     with pytest.raises(StorageDamaged):
         Recording("farm", [(7, 0, STATE, PublisherFold("other").snapshot())])
-
-
-def test_process_decodes_a_log_once_for_all_settings_of_a_run() -> None:
-    class Log:
-        farm, reads = "farm", 0
-
-        @property
-        def value(self) -> Log:
-            return self
-
-        def rows(self) -> list[Row]:
-            self.reads += 1
-            return recorded(1)
-
-    log = Log()
-    first = outcome_of("run", log, Setting(margin=0))
-    assert outcome_of("run", log, Setting()).changes < first.changes
-    assert log.reads == 1
-    outcome_of("another", log, Setting())
-    assert log.reads == 2
 
 
 def answer(setting: Setting, **figures: int) -> Answer:

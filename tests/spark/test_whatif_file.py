@@ -10,7 +10,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.grid import Setting, settings_of
-from garlicfarm_plugin_spark.recorded_log import RecordedLog
 from garlicfarm_plugin_spark.report import MOST_SETTINGS, report
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
 from garlicfarm_plugin_spark.whatif_file import read_outcomes, write_outcomes
@@ -26,10 +25,6 @@ RECORDING = Recording("farm", [(one.index, one.term, int(one.value_type), one.va
 GRIDS = [("margin", tuple(range(0, 400_000, 10_000))), ("weight.job_lag", (20,))]
 
 
-def log(farm_id: str = FARM_ID) -> RecordedLog:
-    return RecordedLog("farm", farm_id, 1, len(ENTRIES), [])
-
-
 def outcomes() -> list[tuple[bool, Outcome]]:
     settings = [*settings_of(GRIDS), Setting()]
     return [(setting == Setting(), RECORDING.outcome(setting)) for setting in settings]
@@ -37,8 +32,8 @@ def outcomes() -> list[tuple[bool, Outcome]]:
 
 def test_file_has_what_was_written_and_replaces_an_older_one(tmp_path: Path) -> None:
     made = outcomes()
-    write_outcomes(log(), made[:1], tmp_path / "whatif.parquet")
-    write_outcomes(log(), made, tmp_path / "whatif.parquet")
+    write_outcomes(RECORDING, FARM_ID, made[:1], tmp_path / "whatif.parquet")
+    write_outcomes(RECORDING, FARM_ID, made, tmp_path / "whatif.parquet")
     rows = read_outcomes(tmp_path / "whatif.parquet", FARM_ID)
     assert [(row["current"], row["margin"], row["score_lost"], row["weights"]) for row in rows] == [
         (current, one.margin, one.score_lost, one.weights) for current, one in made
@@ -49,13 +44,13 @@ def test_file_has_what_was_written_and_replaces_an_older_one(tmp_path: Path) -> 
 def test_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "whatif.parquet"
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_outcomes(log(), outcomes()[:1], tmp_path / "missing" / "x")
+        write_outcomes(RECORDING, FARM_ID, outcomes()[:1], tmp_path / "missing" / "x")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_outcomes(path, FARM_ID)
     path.write_bytes(b"none")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_outcomes(path, FARM_ID)
-    write_outcomes(log("ff" * 16), outcomes()[:1], path)
+    write_outcomes(RECORDING, "ff" * 16, outcomes()[:1], path)
     with pytest.raises(ConfigError, match=f"of another farm, with the id {'ff' * 16}"):
         read_outcomes(path, FARM_ID)
 
@@ -64,7 +59,7 @@ def test_report_shows_the_settings_that_lost_least_and_the_farm_as_it_was(tmp_pa
     write(tmp_path / "history", ranked(ENTRIES))
     assert "With other parameters" not in report(tmp_path / "history")
     made = outcomes()
-    write_outcomes(log(), made, tmp_path / "whatif.parquet")
+    write_outcomes(RECORDING, FARM_ID, made, tmp_path / "whatif.parquet")
     page = Page(report(tmp_path / "history", whatif=tmp_path / "whatif.parquet"))
     assert "With other parameters" in page.text
     assert page.text.count("as it was") == 1
