@@ -217,6 +217,7 @@ def test_compact_of_what_is_no_directory_of_rankings_says_so(tmp_path: Path) -> 
         list(compact(tmp_path / "none"))
 
 
+LATER = {"note": "mine", "weight": 7}
 NOTES = {"log_index": [1], "farm_id": ["ab"], "note": ["mine"]}
 
 
@@ -224,12 +225,8 @@ NOTES = {"log_index": [1], "farm_id": ["ab"], "note": ["mine"]}
     ("table", "why"),
     [
         (None, "Parquet magic bytes not found"),
-        (pyarrow.table(NOTES), "it has another column, note"),
-        (pyarrow.table(NOTES).slice(0, 0), "it has another column, note"),
-        (
-            table_of(ROWS[:1]).drop_columns("farm").append_column("note", [["mine"]]),
-            "it has another column, note",
-        ),
+        (pyarrow.table(NOTES), "it has no column changed"),
+        (pyarrow.table(NOTES).slice(0, 0), "it has no column changed"),
         (table_of(ROWS[:1]).drop_columns(["farm", "ranking"]), "it has no column ranking"),
         (
             table_of(ROWS[:1]).drop_columns("farm").set_column(1, "log_index", [["1"]]),
@@ -254,6 +251,21 @@ def test_file_that_is_no_ranking_is_refused_before_anything_is_changed(
             list(refusing(tmp_path))
         assert str(raised.value).startswith(f"{folder} has files that are no rankings: {path.name} ({why}")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+def test_column_of_a_later_version_hides_no_row_and_outlives_compact(tmp_path: Path) -> None:
+    """Two files have a column each that the others lack."""
+    write_in_batches(tmp_path, ROWS, seed=9)
+    folder = max(tmp_path.glob("farm=*/date=*"))
+    for path, (name, said) in zip(sorted(folder.iterdir())[-2:], LATER.items(), strict=True):
+        table = pyarrow.parquet.ParquetFile(path).read()
+        pyarrow.parquet.write_table(table.append_column(name, [[said] * table.num_rows]), path)
+    assert indexes(tmp_path) == INDEXES
+    list(compact(tmp_path))
+    assert indexes(tmp_path) == INDEXES
+    (merged,) = folder.iterdir()
+    for name, said in LATER.items():
+        assert {*pyarrow.parquet.ParquetFile(merged).read()[name].to_pylist()} == {None, said}
 
 
 def test_file_that_readers_pass_over_is_left_alone_by_compact(tmp_path: Path) -> None:
