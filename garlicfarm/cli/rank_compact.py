@@ -25,6 +25,6 @@ def compact(options: Options, directory: str) -> None:
     """
     from garlicfarm.cli.sign_of_life import run_blocking
 
-    merge, path = plugin("compact").compact, plugin("place").local_path(directory)
+    merge, path = plugin("compact").compact, plugin("directory").local_path(directory)
     merged = run_blocking("the files to be merged", lambda: list(merge(path)))
     print_rows(options.output, "garlicfarm.rank-compact/1", map(asdict, merged))

@@ -26,7 +26,7 @@ def history(options: Options, directory: str, by: str, farm: str | None) -> None
     """
     from garlicfarm.cli.sign_of_life import run_blocking
 
-    stored, path = plugin("history").stored, plugin("place").local_path(directory)
+    stored, path = plugin("history").stored, plugin("directory").local_path(directory)
     rows = run_blocking("the stored rankings to be read", lambda: list(stored(path, by, farm)))
     print_rows(
         options.output,

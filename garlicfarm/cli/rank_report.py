@@ -50,7 +50,7 @@ def report(
     from garlicfarm.cli.sign_of_life import run_blocking
     from garlicfarm.durable_files import replace_file
 
-    write, path = plugin("report").report, plugin("place").local_path(directory)
+    write, path = plugin("report").report, plugin("directory").local_path(directory)
     page = run_blocking("the stored rankings to be read", lambda: write(path, farm, by, days, whatif))
     try:
         replace_file(html, [page.encode()], 0o644)

@@ -81,7 +81,7 @@ def whatif(
         directory = parquet.absolute().parent
         if not directory.is_dir():
             raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
-        plugin("place").LocalPlace(directory).check_writable("--parquet")
+        plugin("directory").LocalDirectory(directory).check_writable("--parquet")
         plugin("whatif_file")  # needs pyarrow
     read = _reader(options, source)
     answers: list[Any] = []

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.directory import Directory, check_directory, is_uri, location, open_directory
 from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.place import Place, check_directory, is_uri, location, place
 from garlicfarm_plugin_spark.stored_state import is_readable
 
 __all__ = ["check_checkpoint", "check_places", "newest_batch"]
@@ -38,18 +38,18 @@ def check_places(job: Job, farms: Mapping[str, str], settings: Mapping[str, str]
             ]
         )
     if due(job.checkpoint):
-        checkpoint = place(job.checkpoint, spark)
+        checkpoint = open_directory(job.checkpoint, spark)
         check_checkpoint(checkpoint, farms, settings, every=not job.farms)
         checkpoint.check_writable("--checkpoint")
         _check_sink(checkpoint, job.sink)
     kind, _, where = job.sink.partition(":")
     if kind == "parquet" and due(where):
-        sink = place(where, spark)
+        sink = open_directory(where, spark)
         sink.check_writable("--sink")
         check_directory(sink, job.rows)
 
 
-def _check_sink(checkpoint: Place, sink: str) -> None:
+def _check_sink(checkpoint: Directory, sink: str) -> None:
     """Check that a checkpoint with batches is that of this sink, and note the sink in one without: what
     another sink got would be in neither history."""
     kind, _, where = sink.partition(":")
@@ -69,7 +69,7 @@ def _check_sink(checkpoint: Place, sink: str) -> None:
 
 
 def check_checkpoint(
-    checkpoint: Place,
+    checkpoint: Directory,
     farms: Mapping[str, str],
     settings: Mapping[str, str],
     *,
@@ -115,7 +115,7 @@ def check_checkpoint(
         )
 
 
-def newest_batch(place: Place, log: str) -> int | None:
+def newest_batch(checkpoint: Directory, log: str) -> int | None:
     """The newest batch in one of Spark's logs; every tenth file has a suffix."""
-    stems = (Path(name).stem for name in place.names(log))
+    stems = (Path(name).stem for name in checkpoint.names(log))
     return max((int(stem) for stem in stems if stem.isdecimal()), default=None)

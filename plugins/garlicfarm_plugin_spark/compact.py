@@ -20,8 +20,8 @@ import pyarrow.parquet
 
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
-from garlicfarm_plugin_spark.place import LocalPlace
 from garlicfarm_plugin_spark.stored_rows import stored_farms
 
 __all__ = ["MOST_BYTES", "Merged", "compact"]
@@ -48,17 +48,17 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
     changed then. Raises `GarlicFarmError` if a file cannot be read or written; nothing is lost then.
     """
     with _alone(directory):
-        place = LocalPlace(directory)
+        stored = LocalDirectory(directory)
         known = {each.path for farm in stored_farms(directory) for each in farm.files()}
         for folder in sorted(directory.glob("farm=*/date=*")):
             try:
-                place.clear(str(folder.relative_to(directory)))
+                stored.clear(str(folder.relative_to(directory)))
             except OSError as error:
                 raise _failed(folder, error) from error
             files = sorted(known.intersection(folder.glob("*")))
             groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
             if groups:
-                rows, left = zip(*(_merge(place, directory, folder, group) for group in groups), strict=True)
+                rows, left = zip(*(_merge(stored, directory, folder, group) for group in groups), strict=True)
                 merged = sum(map(len, groups))
                 farm, date = (part.name.partition("=")[2] for part in (folder.parent, folder))
                 yield Merged(farm, date, len(files), len(files) - merged + sum(left), sum(rows))
@@ -88,7 +88,7 @@ def _size(path: Path) -> int:
     return sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
 
 
-def _merge(place: LocalPlace, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
+def _merge(stored: LocalDirectory, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
     """The number of rows and of files that they are in now."""
     try:
         tables = [pyarrow.parquet.ParquetFile(path).read() for path in files]
@@ -98,7 +98,7 @@ def _merge(place: LocalPlace, directory: Path, folder: Path, files: list[Path]) 
         for farm_id in sorted(set(table["farm_id"].to_pylist())):
             part = table.filter(pyarrow.compute.equal(table["farm_id"], farm_id))
             path = folder / file_name(part)
-            place.add(str(path.relative_to(directory)), encoded(part))
+            stored.add(str(path.relative_to(directory)), encoded(part))
             kept.add(path)
         for path in files:
             if path not in kept:

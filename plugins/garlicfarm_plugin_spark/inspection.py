@@ -10,8 +10,8 @@ from typing import Any
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import newest_batch
+from garlicfarm_plugin_spark.directory import Directory, HadoopDirectory, LocalDirectory, is_uri, location
 from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
-from garlicfarm_plugin_spark.place import HadoopPlace, LocalPlace, Place, is_uri, location
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
 
@@ -33,15 +33,15 @@ def inspect(
     :raises UnreachableError, AuthError: of the nodes, or of the file system.
     """
     if not is_uri(checkpoint):
-        _require_batch(LocalPlace(Path(checkpoint)))  # before Spark starts
+        _require_batch(LocalDirectory(Path(checkpoint)))  # before Spark starts
     commits = {}
     if nodes is not None:
-        with closing(NodeReader(nodes)) as feed:
-            commits = {head.farm_id: head.commit_index for head in feed.heads().values()}
+        with closing(NodeReader(nodes)) as reader:
+            commits = {head.farm_id: head.commit_index for head in reader.heads().values()}
     session = Session(scratch, master="local[1]", conf=conf, verbosity=verbosity)
     try:
         where = location(checkpoint)
-        batch = _require_batch(HadoopPlace(where, session.spark))
+        batch = _require_batch(HadoopDirectory(where, session.spark))
         folds = stored_folds(session.spark, where)
     finally:
         session.close()
@@ -65,8 +65,10 @@ def described(fold: StoredFold, batch: int, commit_index: int | None) -> dict[st
     }
 
 
-def _require_batch(place: Place) -> int:
-    batch = newest_batch(place, "commits")
+def _require_batch(checkpoint: Directory) -> int:
+    batch = newest_batch(checkpoint, "commits")
     if batch is None:
-        raise ConfigError([f"{place.name} is no checkpoint with a finished batch: name that of --checkpoint"])
+        raise ConfigError(
+            [f"{checkpoint.name} is no checkpoint with a finished batch: name that of --checkpoint"]
+        )
     return batch

@@ -20,8 +20,8 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from garlicfarm.errors import GarlicFarmError
+from garlicfarm_plugin_spark.directory import claim_directory, open_directory
 from garlicfarm_plugin_spark.period import date_of
-from garlicfarm_plugin_spark.place import claim_directory, place
 from garlicfarm_plugin_spark.ranking import Rows
 
 if TYPE_CHECKING:
@@ -38,18 +38,18 @@ class ParquetSink:
 
         Raises what `claim_directory` does.
         """
-        self._place = place(where, spark)
-        claim_directory(self._place, rows)
+        self._directory = open_directory(where, spark)
+        claim_directory(self._directory, rows)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Raises `GarlicFarmError` if a file cannot be written; the batch can be repeated."""
         try:
             for name, part in parts(batch.toArrow()):
-                self._place.add(name, encoded(part))
+                self._directory.add(name, encoded(part))
         except (pyarrow.ArrowException, MemoryError) as error:
             said = str(error).partition("\n")[0]
             raise GarlicFarmError(
-                f"the rows of batch {number} cannot be stored in {self._place.name} ({said})"
+                f"the rows of batch {number} cannot be stored in {self._directory.name} ({said})"
             ) from error
 
 

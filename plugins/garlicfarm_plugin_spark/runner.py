@@ -21,10 +21,10 @@ import trio
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_places
+from garlicfarm_plugin_spark.directory import HadoopDirectory, location
 from garlicfarm_plugin_spark.job import Job, Viewer, bounded, ranked_farms, sink_options, source_options
 from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.place import HadoopPlace, location
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import (
@@ -70,11 +70,11 @@ async def run(job: Job, viewer: Viewer) -> None:
     that a thread waiting for the start of Java or for a silent node at the time of a cancellation ends with
     this process.
     """
-    feed = NodeReader(job.nodes)
+    reader = NodeReader(job.nodes)
     states, last_states = NodeStates(job.nodes), NodeStates(job.nodes)  # a thread each
     metrics = RankMetrics()
     try:
-        heads = await trio.to_thread.run_sync(feed.heads, job.farms, abandon_on_cancel=True)
+        heads = await trio.to_thread.run_sync(reader.heads, job.farms, abandon_on_cancel=True)
         farms = ranked_farms(job, heads)
         ids = {farm: head.farm_id for farm, head in farms.items()}
         job = bounded(job, await trio.to_thread.run_sync(most_members, job, farms, abandon_on_cancel=True))
@@ -93,7 +93,7 @@ async def run(job: Job, viewer: Viewer) -> None:
             try:
                 await trio.to_thread.run_sync(_check, job, ids, settings, session, abandon_on_cancel=True)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_watch, feed, job, ids, runner)
+                    nursery.start_soon(_watch, reader, job, ids, runner)
                     if runner.verifier is not None:
                         nursery.start_soon(_verify, states, runner)
                     await runner.run()
@@ -106,7 +106,7 @@ async def run(job: Job, viewer: Viewer) -> None:
                 if runner.verifier is not None:
                     viewer.note(runner.verifier.summary())
     finally:
-        feed.close()
+        reader.close()
         states.close()
         last_states.close()
 
@@ -115,8 +115,8 @@ def most_members(job: Job, farms: Iterable[str]) -> int:
     """Of the largest of these farms, by its ranking at a node. Raises as `NodeReader`."""
     found = [0]
     for farm in farms:
-        with closing(NodeReader(job.nodes.of(farm))) as feed:
-            found.append(len(json.loads(feed.ranking())["members"]))
+        with closing(NodeReader(job.nodes.of(farm))) as reader:
+            found.append(len(json.loads(reader.ranking())["members"]))
     return max(found)
 
 
@@ -124,17 +124,17 @@ def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], sess
     """Check what can only be read through Spark."""
     check_places(job, farms, settings, session.spark)
     checkpoint = location(job.checkpoint)
-    if HadoopPlace(checkpoint, session.spark).names("commits"):
+    if HadoopDirectory(checkpoint, session.spark).names("commits"):
         check_state(session.spark, checkpoint)
 
 
-async def _watch(feed: NodeReader, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
+async def _watch(reader: NodeReader, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
     """Keep the commit indexes up to date."""
     known = ids if job.farms else {}  # of all farms, some may vanish and be made anew
     while True:
         await trio.sleep(HEAD_INTERVAL_S)
         try:
-            heads = await trio.to_thread.run_sync(feed.heads, job.farms, known, abandon_on_cancel=True)
+            heads = await trio.to_thread.run_sync(reader.heads, job.farms, known, abandon_on_cancel=True)
         except UnreachableError:
             heads = None
         runner.committed(heads)

@@ -168,26 +168,26 @@ class _Reader:
         found: dict[str, tuple[Nodes, FarmHead]] = {}
         missing: dict[str, str] = {}
         failed = []
-        for place in self._options.sources:
-            here = {farm: known[farm] for farm in place.farms or known if farm in known}
-            ids = {} if place.farms is None else {farm: one.farm_id for farm, one in here.items()}
+        for source in self._options.sources:
+            here = {farm: known[farm] for farm in source.farms or known if farm in known}
+            ids = {} if source.farms is None else {farm: one.farm_id for farm, one in here.items()}
             after = {farm: one.index for farm, one in here.items()}
             try:
-                feed = open_reader(place.nodes)
-                heads = feed.heads(place.farms or (), ids, after, strict=self._options.strict)
+                reader = open_reader(source.nodes)
+                heads = reader.heads(source.farms or (), ids, after, strict=self._options.strict)
             except UnreachableError as error:
                 failed.append(error)
                 if strict or len(failed) == len(self._options.sources):
                     raise
-                missing |= dict.fromkeys(place.farms or (), str(error))
+                missing |= dict.fromkeys(source.farms or (), str(error))
             else:
-                for farm in heads if place.farms is None else place.farms:
-                    if place.application not in (None, heads[farm].application):
+                for farm in heads if source.farms is None else source.farms:
+                    if source.application not in (None, heads[farm].application):
                         continue
                     if farm in known and heads[farm].farm_id in known[farm].past:
                         missing[farm] = "a node still has the farm that had this name before"
                     else:
-                        found[farm] = place.nodes.of(farm), heads[farm]
+                        found[farm] = source.nodes.of(farm), heads[farm]
         for farm in known.keys() - found.keys() - missing.keys():
             missing[farm] = "its nodes have it no longer, or the options leave it out"
         for farm in sorted(missing.keys() - self._missing):
@@ -234,13 +234,13 @@ class _Reader:
                 yield from self._read(partition)
 
     def _read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
-        feed = open_reader(partition.nodes)
+        reader = open_reader(partition.nodes)
         farm, after = partition.nodes.farm, partition.after
         if partition.state is not None:
             yield _batch(partition, [(after, 0, STATE, partition.state)])
         while after < partition.upto:
             try:
-                for entries in feed.entries(after, partition.upto, partition.farm_id):
+                for entries in reader.entries(after, partition.upto, partition.farm_id):
                     after = entries[-1].index
                     rows = [(each.index, each.term, each.value_type, each.value) for each in entries]
                     yield _batch(partition, rows)
@@ -254,7 +254,7 @@ class _Reader:
                 if partition.gone == "fail" or gone.first_index <= after + 1:
                     raise self._losses.error(farm, after, gone.first_index) from gone
                 if partition.gone == "state":
-                    after, snapshot = feed.state(partition.farm_id, gone.first_index - 1)
+                    after, snapshot = reader.state(partition.farm_id, gone.first_index - 1)
                     yield _batch(partition, [(after, 0, STATE, snapshot)])
                 else:
                     _log.warning("%s", self._losses.error(farm, after, gone.first_index))
@@ -345,12 +345,12 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if query is None or not positions or (soon and not is_last):
             return
         self._reported = monotonic()
-        for place in self._options.sources:
-            feed = open_reader(place.nodes)  # its first node is the one that answered last
-            for farm in place.farms or positions:
+        for source in self._options.sources:
+            reader = open_reader(source.nodes)  # its first node is the one that answered last
+            for farm in source.farms or positions:
                 try:
                     if farm in positions and farm not in self._missing:
-                        feed.report(farm, query, positions[farm].index)
+                        reader.report(farm, query, positions[farm].index)
                 except GarlicFarmError as error:
                     _log.warning(
                         "cannot report to a node that %s has read the farm %s: %s", query, farm, error
@@ -362,9 +362,9 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         close_readers()
 
     def _nodes_of(self, farm: str) -> Nodes:
-        for place in self._options.sources:
-            if place.farms is None or farm in place.farms:
-                return place.nodes.of(farm)
+        for source in self._options.sources:
+            if source.farms is None or farm in source.farms:
+                return source.nodes.of(farm)
         raise ConfigError(
             [f"the checkpoint has a batch of the farm {farm!r}, and the option farm no longer names it"]
         )

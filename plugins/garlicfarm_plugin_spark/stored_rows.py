@@ -25,7 +25,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.place import LocalPlace, check_directory
+from garlicfarm_plugin_spark.directory import LocalDirectory, check_directory
 from garlicfarm_plugin_spark.ranking import COLUMNS
 
 __all__ = ["StoredFarm", "StoredFile", "no_time", "stored_farms"]
@@ -137,7 +137,7 @@ def stored_farms(directory: Path, name: str | None = None) -> list[StoredFarm]:
 
     Raises `ConfigError`: there are none, or there is something else.
     """
-    check_directory(LocalPlace(directory))
+    check_directory(LocalDirectory(directory))
     with _listed(directory):
         found = [
             farm

@@ -82,8 +82,8 @@ class _Integral:
 
     def until(self, time_ms: int) -> int:
         """The sum from the begin to ``time_ms``, value × ms."""
-        place = max(bisect_right(self._times, time_ms) - 1, 0)
-        return self._sums[place] + self._values[place] * (time_ms - self._times[place])
+        number = max(bisect_right(self._times, time_ms) - 1, 0)
+        return self._sums[number] + self._values[number] * (time_ms - self._times[number])
 
 
 class _Posted(msgspec.Struct, frozen=True):
@@ -162,10 +162,10 @@ class Recording:
         handovers: list[int] = []
         last: int | None = None
         is_change = False
-        for place, (publisher, holders) in enumerate(roles.roles):
-            begin_ms = begins[place]
-            end_ms = begins[place + 1] if place + 1 < len(begins) else self.end_ms
-            interval_ms = self._at(self._intervals, roles.indexes[place])
+        for number, (publisher, holders) in enumerate(roles.roles):
+            begin_ms = begins[number]
+            end_ms = begins[number + 1] if number + 1 < len(begins) else self.end_ms
+            interval_ms = self._at(self._intervals, roles.indexes[number])
             is_flap, handover_ms = follow.follow(begin_ms, publisher, holders, interval_ms)
             flaps += is_flap
             if publisher is None:

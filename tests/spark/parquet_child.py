@@ -24,8 +24,8 @@ import pyarrow
 
 from garlicfarm_plugin_spark import compact as compact_module
 from garlicfarm_plugin_spark.compact import compact
+from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import ParquetSink, encoded, parts, unrepeated
-from garlicfarm_plugin_spark.place import LocalPlace
 from tests.spark.script import many_entries
 from tests.spark.stored import ranked, read_rankings, table_of
 
@@ -77,7 +77,7 @@ def kill_at(call: int, *, is_synced: bool) -> None:
 def write_in_place() -> None:
     """A file has its name from the first byte on."""
 
-    def add(self: LocalPlace, file: str, data: bytes, *, replace: bool = False) -> None:
+    def add(self: LocalDirectory, file: str, data: bytes, *, replace: bool = False) -> None:
         path = self._path / file
         if not path.exists():
             self._make(path.parent)
@@ -86,21 +86,21 @@ def write_in_place() -> None:
             os.fsync(descriptor)
             os.close(descriptor)
 
-    LocalPlace.add = add  # type: ignore[method-assign]
+    LocalDirectory.add = add  # type: ignore[method-assign]
 
 
 def remove_before_merging() -> None:
     """The files that are merged are removed before the merged one is there."""
     merge, unlink = compact_module._merge, Path.unlink
 
-    def removing(place: Any, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
+    def removing(stored: Any, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
         def add(file: str, data: bytes) -> None:
             for path in files:
                 path.unlink()
-            LocalPlace.add(place, file, data)
+            LocalDirectory.add(stored, file, data)
 
-        place.add = add
-        return merge(place, directory, folder, files)
+        stored.add = add
+        return merge(stored, directory, folder, files)
 
     def unlink_if_there(path: Path, missing_ok: bool = True) -> None:
         unlink(path, missing_ok=True)

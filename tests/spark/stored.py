@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.dataset
 
 from garlicfarm.raft.types import Entry
+from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import encoded, parts, unrepeated
-from garlicfarm_plugin_spark.place import LocalPlace
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 
 FARM_ID = "07" * 16
@@ -52,7 +52,7 @@ def write(directory: Path, rows: Iterable[Mapping[str, Any]]) -> list[str]:
     table = table_of(rows)
     names = []
     for name, part in parts(table):
-        LocalPlace(directory).add(name, encoded(part))
+        LocalDirectory(directory).add(name, encoded(part))
         names.append(name)
     return names
 

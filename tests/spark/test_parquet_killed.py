@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.compact import compact
-from garlicfarm_plugin_spark.place import LocalPlace
+from garlicfarm_plugin_spark.directory import LocalDirectory
 from tests.spark.script import many_entries
 from tests.spark.stored import ranked, write, write_in_batches
 
@@ -71,17 +71,17 @@ def test_unfinished_file_of_a_killed_writer_is_removed_by_compact(tmp_path: Path
 def test_unfinished_file_that_a_process_writes_stays_and_is_written_by_no_other(tmp_path: Path) -> None:
     (name,) = write(tmp_path / "elsewhere", ROWS[5:9])
     data = (tmp_path / "elsewhere" / name).read_bytes()
-    place = LocalPlace(tmp_path / "rows")
+    directory = LocalDirectory(tmp_path / "rows")
     path = tmp_path / "rows" / name
     path.parent.mkdir(parents=True)
     part = path.with_name(f".{path.name}.part")
     with part.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        place.clear(str(path.parent.relative_to(tmp_path / "rows")))
+        directory.clear(str(path.parent.relative_to(tmp_path / "rows")))
         assert left(tmp_path) == [part]
         with pytest.raises(GarlicFarmError, match="cannot be written: another process writes it"):
-            place.add(name, data)
-    place.add(name, data)
+            directory.add(name, data)
+    directory.add(name, data)
     assert path.read_bytes() == data
     assert left(tmp_path) == []
 
@@ -90,18 +90,18 @@ def test_file_that_was_removed_before_it_was_locked_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`rank compact` came in between."""
-    place = LocalPlace(tmp_path)
+    directory = LocalDirectory(tmp_path)
     opened = os.open
 
     def open_and_clear(path: Path, flags: int, mode: int = 0o777) -> int:
         found = opened(path, flags, mode)
         if str(path).endswith(".part"):
             monkeypatch.undo()
-            place.clear(".")
+            directory.clear(".")
         return found
 
     monkeypatch.setattr(os, "open", open_and_clear)
-    place.add("file", b"all of it")
+    directory.add("file", b"all of it")
     assert (tmp_path / "file").read_bytes() == b"all of it"
     assert left(tmp_path) == []
 
@@ -113,11 +113,11 @@ def test_file_that_another_process_adds_first_stays(tmp_path: Path, monkeypatch:
     def open_second(path: Path, flags: int, mode: int = 0o777) -> int:
         if str(path).endswith(".part"):
             monkeypatch.undo()
-            LocalPlace(tmp_path).add(".rows", b"changes")
+            LocalDirectory(tmp_path).add(".rows", b"changes")
         return opened(path, flags, mode)
 
     monkeypatch.setattr(os, "open", open_second)
-    LocalPlace(tmp_path).add(".rows", b"entries")
+    LocalDirectory(tmp_path).add(".rows", b"entries")
     assert (tmp_path / ".rows").read_bytes() == b"changes"
     assert left(tmp_path) == []
 
@@ -147,8 +147,8 @@ def test_power_cut_loses_no_row_that_was_reported_stored(tmp_path: Path, mutant:
 
 def test_directories_above_are_durable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("garlicfarm_plugin_spark.place.fsync_path", synced.append)
-    LocalPlace(tmp_path / "a" / "b" / "rows").check_writable("--sink")
+    monkeypatch.setattr("garlicfarm_plugin_spark.directory.fsync_path", synced.append)
+    LocalDirectory(tmp_path / "a" / "b" / "rows").check_writable("--sink")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
 
 
@@ -159,16 +159,16 @@ def test_directory_above_that_may_not_be_read_is_no_hindrance(
         if path == tmp_path:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("garlicfarm_plugin_spark.place.fsync_path", sync)
-    place = LocalPlace(tmp_path / "rows")
-    place.check_writable("--sink")
-    place.add("farm=farm/file", b"all of it")
+    monkeypatch.setattr("garlicfarm_plugin_spark.directory.fsync_path", sync)
+    directory = LocalDirectory(tmp_path / "rows")
+    directory.check_writable("--sink")
+    directory.add("farm=farm/file", b"all of it")
     assert (tmp_path / "rows" / "farm=farm" / "file").read_bytes() == b"all of it"
 
 
 def test_dates_that_are_deleted_beside_a_writer_are_made_again(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path / "rows")
+    directory = LocalDirectory(tmp_path / "rows")
     for _ in range(2):
-        place.add("farm=farm/date=1970-01-01/file", b"all of it")
+        directory.add("farm=farm/date=1970-01-01/file", b"all of it")
         assert (tmp_path / "rows/farm=farm/date=1970-01-01/file").read_bytes() == b"all of it"
         shutil.rmtree(tmp_path / "rows/farm=farm")

@@ -10,9 +10,9 @@ import pytest
 
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
+from garlicfarm_plugin_spark.directory import LocalDirectory, claim_directory, is_uri, location
 from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.node_reader import Nodes
-from garlicfarm_plugin_spark.place import LocalPlace, claim_directory, is_uri, location
 
 NODES = Nodes((), "", "u", Path("p"))
 SETTINGS = {"spark.sql.shuffle.partitions": "1"}
@@ -31,16 +31,16 @@ def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
 
 def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None:
     settings = {"spark.sql.shuffle.partitions": "1"}
-    check_checkpoint(LocalPlace(tmp_path / "new"), {"farm": "ab"}, settings)
+    check_checkpoint(LocalDirectory(tmp_path / "new"), {"farm": "ab"}, settings)
     made = write_checkpoint(tmp_path / "made", "ab", "1")
-    check_checkpoint(LocalPlace(made), {"farm": "ab"}, settings)
+    check_checkpoint(LocalDirectory(made), {"farm": "ab"}, settings)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\)"):
-        check_checkpoint(LocalPlace(made), {"farm": "cd"}, settings)
+        check_checkpoint(LocalDirectory(made), {"farm": "cd"}, settings)
     with pytest.raises(ConfigError, match="has 1 shuffle partitions, not 2"):
-        check_checkpoint(LocalPlace(made), {"farm": "ab"}, {"spark.sql.shuffle.partitions": "2"})
+        check_checkpoint(LocalDirectory(made), {"farm": "ab"}, {"spark.sql.shuffle.partitions": "2"})
     (made / "offsets" / "11").write_text("rubbish")
     with pytest.raises(ConfigError, match="is not an offset of this query"):
-        check_checkpoint(LocalPlace(made), {"farm": "ab"}, settings)
+        check_checkpoint(LocalDirectory(made), {"farm": "ab"}, settings)
 
 
 def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tmp_path: Path) -> None:
@@ -49,11 +49,11 @@ def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tm
     conf = json.dumps({"conf": SETTINGS})
     (made / "offsets" / "11").write_text("v1\n" + conf + "\n" + json.dumps({"farms": farms}))
     anew = {"barn": "ef", "farm": "cd"}
-    check_checkpoint(LocalPlace(made), anew, SETTINGS, every=True)
+    check_checkpoint(LocalDirectory(made), anew, SETTINGS, every=True)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\) than the barn"):
-        check_checkpoint(LocalPlace(made), anew, SETTINGS)
+        check_checkpoint(LocalDirectory(made), anew, SETTINGS)
     with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab, cd\) than the barn"):
-        check_checkpoint(LocalPlace(made), {"barn": "ef", "farm": "01"}, SETTINGS, every=True)
+        check_checkpoint(LocalDirectory(made), {"barn": "ef", "farm": "01"}, SETTINGS, every=True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_checkpoint_with_batches_is_that_of_one_sink(tmp_path: Path) -> None:
 
 
 def test_sink_with_other_rows_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    claim_directory(LocalPlace(tmp_path), "changes")
+    claim_directory(LocalDirectory(tmp_path), "changes")
     for rows, is_fit in (("changes", True), ("batches", False)):
         job = Job(NODES, ("farm",), str(tmp_path / "rank"), tmp_path, sink=f"parquet:{tmp_path}", rows=rows)  # type: ignore[arg-type]
         with nullcontext() if is_fit else pytest.raises(ConfigError, match="of --rows changes, not batches"):

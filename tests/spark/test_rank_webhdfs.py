@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from garlicfarm.errors import ConfigError, UnreachableError
-from garlicfarm_plugin_spark.place import HadoopPlace
+from garlicfarm_plugin_spark.directory import HadoopDirectory
 from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import feed_server
@@ -74,7 +74,7 @@ def test_rank_outlasts_the_absence_of_its_file_system(
 
 
 def test_file_system_that_is_away_or_not_ready_is_no_wrong_directory(served: WebHdfs, spark: Session) -> None:
-    there = HadoopPlace(f"{served.uri}/rows", spark.spark)
+    there = HadoopDirectory(f"{served.uri}/rows", spark.spark)
     there.check_writable("--sink")
     for name in ("hdfs.server.namenode.SafeModeException", "ipc.StandbyException"):
         served.refusal = f"org.apache.hadoop.{name}"

@@ -27,9 +27,9 @@ def problems(options: dict[str, str]) -> list[str]:
 
 def test_options_without_more_have_the_defaults() -> None:
     found = read()
-    (place,) = found.sources
-    assert place.nodes == Nodes(("https://a:1", "https://b:2"), "barn", "rita", Path("/p"))
-    assert (place.farms, found.only_farm) == (("barn",), "barn")
+    (farms,) = found.sources
+    assert farms.nodes == Nodes(("https://a:1", "https://b:2"), "barn", "rita", Path("/p"))
+    assert (farms.farms, found.only_farm) == (("barn",), "barn")
     assert (found.start, found.end, found.strict, found.pushdown) == ("earliest", None, True, False)
     assert (found.max_entries, found.max_bytes, found.min_partitions) == (20_000, 64 << 20, 1)
 
@@ -57,7 +57,7 @@ def test_options_of_nodes_by_farm_make_a_source_for_each() -> None:
 
 def test_options_of_nodes_for_every_farm_need_no_common_url() -> None:
     given = {"farm": "a b", "user": "u", "passwordfile": "/p", "url.a": "https://a:1", "url.b": "https://b:1"}
-    assert [place.farms for place in read_options(given).sources] == [("a",), ("b",)]
+    assert [one.farms for one in read_options(given).sources] == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from garlicfarm.durable_files import move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark import place
+from garlicfarm_plugin_spark import directory
 from garlicfarm_plugin_spark.compact import Merged, compact
 from garlicfarm_plugin_spark.parquet import ParquetSink
 from garlicfarm_plugin_spark.stored_rows import stored_farms
@@ -82,7 +82,7 @@ def test_file_that_was_being_written_at_a_kill_is_no_row(
     def die(part: Path, path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(place, "move_into_place", die)
+    monkeypatch.setattr(directory, "move_into_place", die)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, ROWS[10:20])
     assert indexes(tmp_path) == INDEXES[:10]
@@ -174,7 +174,7 @@ def test_compact_killed_at_any_step_loses_and_repeats_nothing(
         os.unlink(path)
         die()
 
-    where = ((place, "move_into_place", die), (Path, "unlink", die), (Path, "unlink", unlink_one))[step]
+    where = ((directory, "move_into_place", die), (Path, "unlink", die), (Path, "unlink", unlink_one))[step]
     monkeypatch.setattr(*where)
     with pytest.raises(KeyboardInterrupt):
         list(compact(tmp_path))
@@ -195,7 +195,7 @@ def test_compact_beside_a_writer_leaves_its_new_files(
         move_into_place(part, path)
         write(tmp_path, ROWS[100:130])
 
-    monkeypatch.setattr(place, "move_into_place", move)
+    monkeypatch.setattr(directory, "move_into_place", move)
     list(compact(tmp_path))
     assert indexes(tmp_path) == INDEXES[:130]
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import ConfigError, UnreachableError
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm_plugin_spark.place import HadoopPlace
+from garlicfarm_plugin_spark.directory import HadoopDirectory
 from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, check_state, stored_folds
@@ -87,18 +87,18 @@ def test_checkpoint_of_other_rules_or_shape_is_refused(
 
 
 def test_files_of_a_uri_are_read_and_written_through_hadoop(spark: Session, tmp_path: Path) -> None:
-    place = HadoopPlace(f"file:{tmp_path / 'new'}", spark.spark)
-    assert place.names("offsets") == []
-    place.check_writable("--checkpoint")
+    directory = HadoopDirectory(f"file:{tmp_path / 'new'}", spark.spark)
+    assert directory.names("offsets") == []
+    directory.check_writable("--checkpoint")
     assert [path.name for path in (tmp_path / "new").iterdir() if path.suffix != ".crc"] == []
     (tmp_path / "new" / "offsets").mkdir()
     (tmp_path / "new" / "offsets" / "0").write_bytes(b"v1\n\xff")
-    assert place.names("offsets") == ["0"]
-    assert place.read("offsets/0") == b"v1\n\xff"
+    assert directory.names("offsets") == ["0"]
+    assert directory.read("offsets/0") == b"v1\n\xff"
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--sink: file:\S+/file/in cannot be written to \(.+\): name "):
-        HadoopPlace(f"file:{tmp_path / 'file' / 'in'}", spark.spark).check_writable("--sink")
+        HadoopDirectory(f"file:{tmp_path / 'file' / 'in'}", spark.spark).check_writable("--sink")
     with pytest.raises(ConfigError, match=r"foo://bar cannot be read \(.*foo.*\)"):
-        HadoopPlace("foo://bar", spark.spark).names("offsets")
+        HadoopDirectory("foo://bar", spark.spark).names("offsets")
     with pytest.raises(UnreachableError, match=r"of hdfs:\S+ does not answer \(ConnectException: "):
-        HadoopPlace("hdfs://127.0.0.1:1/rank", spark.spark).names("offsets")
+        HadoopDirectory("hdfs://127.0.0.1:1/rank", spark.spark).names("offsets")

@@ -21,15 +21,15 @@ from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 
 __all__ = [
-    "HadoopPlace",
-    "LocalPlace",
-    "Place",
+    "Directory",
+    "HadoopDirectory",
+    "LocalDirectory",
     "check_directory",
     "claim_directory",
     "is_uri",
     "local_path",
     "location",
-    "place",
+    "open_directory",
 ]
 
 _KIND = ".rows"
@@ -58,7 +58,7 @@ def local_path(where: str) -> Path:
     return Path(where)
 
 
-class Place(Protocol):
+class Directory(Protocol):
     """A directory, which need not exist. Methods raise `ConfigError`, or `UnreachableError` if the servers
     of the file system do not answer, or are not ready."""
 
@@ -80,12 +80,12 @@ class Place(Protocol):
         """Create it, if need be, and write there. ``option`` named it."""
 
 
-def place(where: str, session: Any) -> Place:
+def open_directory(where: str, session: Any) -> Directory:
     """A path or a URI; a URI needs the ``session`` of Spark."""
-    return HadoopPlace(where, session) if is_uri(where) else LocalPlace(Path(where))
+    return HadoopDirectory(where, session) if is_uri(where) else LocalDirectory(Path(where))
 
 
-def check_directory(directory: Place, rows: str | None = None) -> None:
+def check_directory(directory: Directory, rows: str | None = None) -> None:
     """Check what a directory of rankings holds already.
 
     Raises `ConfigError`: an earlier version wrote there, whose files have other columns and other rows; or
@@ -119,14 +119,14 @@ def check_directory(directory: Place, rows: str | None = None) -> None:
         )
 
 
-def claim_directory(directory: Place, rows: str) -> None:
-    """Check it, and have it say which rows it has from now on. Raises what `Place.add` does, too."""
+def claim_directory(directory: Directory, rows: str) -> None:
+    """Check it, and have it say which rows it has from now on. Raises what `Directory.add` does, too."""
     check_directory(directory, rows)
     directory.add(_KIND, f"{rows} {ALGORITHM_VERSION}\n".encode())
     check_directory(directory, rows)  # another query may have begun in between
 
 
-class LocalPlace:
+class LocalDirectory:
     """A path of this machine. A file survives a power cut once `add` has returned."""
 
     def __init__(self, path: Path) -> None:
@@ -200,7 +200,7 @@ class LocalPlace:
         self._durable.add(directory)
 
 
-class HadoopPlace:
+class HadoopDirectory:
     """A URI, in a Java process with Spark. Calls block."""
 
     def __init__(self, uri: str, session: Any) -> None:
