@@ -5,6 +5,9 @@
 .DELETE_ON_ERROR:
 .PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
+# Tests start the program many hundred times, and each start would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
 SEEDS ?= 1000
