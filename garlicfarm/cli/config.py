@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import node_config
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.say import put, say
 from garlicfarm.printable import printable
@@ -36,10 +37,9 @@ def config() -> None:
 @shared_options("config", "output")
 def check(options: Options, effective: bool) -> None:
     """Check the configuration, its plugins and the files that it names. Starts nothing."""
-    from garlicfarm.config import find_config, load
     from garlicfarm.errors import ConfigError
 
-    checked = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    checked = node_config(options)
     effective = effective or options.output != "table"
     if effective:
         rows = [  # the value last: a destination would push everything behind it off the screen

@@ -1,33 +1,28 @@
-"""`garlicfarm farm`: a whole farm at once. `farm show` and what administers it are modules of their own."""
+"""`garlicfarm farm`: a whole farm at once, or another one for this machine's node. `farm show` and what
+administers a farm are modules of their own."""
 
 from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.cli.command_group import Command, CommandGroup
-from garlicfarm.cli.options import (
-    Options,
-    application_option,
-    epoch_length_option,
-    print_rows,
-    shared_options,
-)
+from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import node_config
+from garlicfarm.cli.options import Options, new_farm, new_farm_options, print_rows, shared_options
+from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
     from garlicfarm.setup.provision import MemberPlan
 
-__all__ = ["create", "farm"]
+__all__ = ["farm"]
 
 
 @click.group(
     cls=CommandGroup,
     targets={
-        "add": "garlicfarm.cli.farm_add:add",
-        "create": "garlicfarm.cli.farm:create",
         "exclude": "garlicfarm.cli.farm_policy:exclude",
         "include": "garlicfarm.cli.farm_policy:include",
         "override": "garlicfarm.cli.farm_policy:override",
@@ -39,8 +34,7 @@ def farm() -> None:
     """Make a farm of several nodes, show its state, and administer it through its log."""
 
 
-@click.command(
-    cls=Command,
+@farm.command(
     examples=[
         "garlicfarm farm create --out myfarm --member 1=ssl://a.example:27150 \\\n"
         "    --member 2=ssl://b.example:27150 --member 3=ssl://c.example:27150"
@@ -54,23 +48,13 @@ def farm() -> None:
     metavar="ID=ENDPOINT",
     help="The id of a member and the endpoint that others dial, such as 1=ssl://a.example:27150; repeatable.",
 )
-@click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
-@application_option()
-@epoch_length_option()
+@new_farm_options
 @click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Directory to make. It must not exist."
 )
 @shared_options("farm", "output")
-def create(
-    options: Options,
-    members: tuple[str, ...],
-    master: str,
-    application: str,
-    epoch_length: int,
-    preset: str,
-    out: Path,
-) -> None:
+def create(options: Options, members: tuple[str, ...], preset: str, out: Path, **new: Any) -> None:
     """Make a farm: one directory per node, each with everything that the node needs to start.
 
     Copy each directory to its machine, and run `garlicfarm node start` in it. It holds the farm's secret.
@@ -78,18 +62,9 @@ def create(
     clearnet (interval=5s R=5), after 180 to 210 s with i2p (interval=30s R=7). `garlicfarm farm set` changes
     these two later.
     """
-    from garlicfarm.config.model import PRESET_INTERVALS_MS
-    from garlicfarm.setup.provision import FarmPlan, create_farm
+    from garlicfarm.setup.provision import create_farm
 
-    plan = FarmPlan(
-        name=options.farm or "farm",
-        application=application,
-        preset=preset,
-        master=master,
-        interval_ms=PRESET_INTERVALS_MS[preset],
-        epoch_length=epoch_length,
-    )
-    made = create_farm(out, _plans(members), plan)
+    made = create_farm(out, _plans(members), new_farm(options.farm or "farm", preset, **new))
     endpoints = {server.id: server.endpoint for server in made.configuration.servers}
     rows = [
         {"id": node_id, "directory": str(directory), "endpoint": endpoints[node_id]}
@@ -120,3 +95,35 @@ def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
         taken.add((endpoint.host, port))
         plans[node_id] = MemberPlan(endpoint=urls[node_id], admin_url=f"https://127.0.0.1:{port}")
     return plans
+
+
+@farm.command(examples=["garlicfarm farm add second", "garlicfarm farm add notes --application log"])
+@click.argument("name")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    default="",
+    help="The endpoint that others dial, such as ssl://a.example:27150.  [default: that of the node's first"
+    " farm]",
+)
+@new_farm_options
+@shared_options("config")
+def add(options: Options, name: str, endpoint: str, **new: Any) -> None:
+    """Add the farm NAME to this machine's node, its only member at first. The node must not run.
+
+    This adds a table to the configuration, and the farm's secret and store to the data directory. Other
+    nodes join with a token (`member token`, `node join`), also those that run already for another farm.
+    """
+    from garlicfarm.names import FARM_NAME_RULE, is_farm_name
+    from garlicfarm.setup.add_farm import add_farm
+
+    if not is_farm_name(name):
+        raise click.BadParameter(f"{name!r} must be {FARM_NAME_RULE}", param_hint="NAME")
+    config = node_config(options)
+    made = add_farm(config, endpoint, new_farm(name, config.node.preset, **new))
+    say(
+        f"farm {name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "
+        f"run the node with: garlicfarm node start --config {config.path}\n"
+        f"and make a token for another node, with its id: garlicfarm member token --farm {name} --id ID "
+        "--out FILE",
+    )

@@ -15,7 +15,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.node_access import ask
-from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.options import MEMBER_ID, Options, print_rows, shared_options
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def include(options: Options, hash_: str) -> None:
 
 
 @click.command(cls=Command, examples=["garlicfarm farm override 2 off", "garlicfarm farm override 2 none"])
-@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@click.argument("id", type=MEMBER_ID)
 @click.argument("mode", type=click.Choice(["on", "off", "auto", "none"]))
 @shared_options()
 def override(options: Options, id: int, mode: str) -> None:

@@ -11,9 +11,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask
-from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.say import put
-from garlicfarm.printable import printable
+from garlicfarm.cli.options import Options, print_object, shared_options
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -40,14 +38,7 @@ def show(options: Options) -> None:
         return body
 
     body = ask(options, question)
-    if options.output == "table":
-        for line in _lines(body):
-            put(printable(line))
-    elif options.output == "json":
-        put(json.dumps(body, indent=2))
-    else:
-        for row in body["members"]:
-            put(json.dumps(row))
+    print_object(options.output, body["schema"], body, rows=body["members"], lines=_lines(body))
 
 
 def _lines(body: dict[str, Any]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,8 @@ from garlicfarm.admin.health import feed_problems, judge
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_access import ask
-from garlicfarm.cli.options import Options, print_json, shared_options
-from garlicfarm.cli.say import put
+from garlicfarm.cli.options import Options, print_object, shared_options
 from garlicfarm.cli.status_table import key_problems, spare_text
-from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -84,10 +81,5 @@ def _disk(hangs_s: float | None) -> str:
 
 
 def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:
-    if options.output == "table":
-        put(printable(text))
-    elif options.output == "json":
-        print_json(schema, found)
-    else:
-        put(json.dumps({"schema": schema, **found}))
+    print_object(options.output, schema, {"schema": schema, **found}, lines=[text])
     return code

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garlicfarm.cli.command_group import Command, CommandGroup
+from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import farm_section
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put, say
 from garlicfarm.regular_files import read_text
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
     from garlicfarm.transport import Endpoint
 
-__all__ = ["i2p", "setup"]
+__all__ = ["i2p"]
 
 PORT = 27150
 POLL_S = 0.2
 DEFAULT_TIMEOUT_S = 120.0
 
 
-@click.group(cls=CommandGroup, targets={"setup": "garlicfarm.cli.i2p:setup"})
+@click.group(cls=CommandGroup)
 def i2p() -> None:
     """Connect this node to others through an I2P router."""
 
 
-@click.command(cls=Command, examples=["garlicfarm i2p setup", "garlicfarm i2p setup --java"])
+@i2p.command(examples=["garlicfarm i2p setup", "garlicfarm i2p setup --java"])
 @click.option(
     "--tunnels-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -98,11 +99,7 @@ def _configured(options: Options) -> tuple[Config | None, FarmSection | None]:
             raise
         return None, None
     config = load(path, {})
-    farms = [farm for farm in config.farm if options.farm in (None, farm.name)]
-    if len(farms) != 1:
-        named = ", ".join(farm.name for farm in config.farm)
-        raise click.UsageError(f"name one of the farms of {path} with --farm: {named}")
-    return config, farms[0]
+    return config, farm_section(config, options)
 
 
 def _listener(config: Config | None, farm: FarmSection | None) -> Endpoint:

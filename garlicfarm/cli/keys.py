@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.options import Options, print_object, print_rows, shared_options
 from garlicfarm.cli.say import put, say
-from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.i2p.keys import DestinationKeys
@@ -148,13 +147,10 @@ def show(options: Options, file: Path) -> None:
         "b32": b32_address(found.destination),
         "destination": encode(found.destination),
     }
-    if options.output == "table":
-        for name, value in body.items():
-            put(printable(f"{name.replace('_', ' '):11}  {'-' if value is None else value}"))
-    elif options.output == "json":
-        print_json("garlicfarm.keys/1", body)
-    else:
-        print_rows(options.output, "garlicfarm.keys/1", [body])
+    lines = [
+        f"{name.replace('_', ' '):11}  {'-' if value is None else value}" for name, value in body.items()
+    ]
+    print_object(options.output, "garlicfarm.keys/1", body, lines=lines)
 
 
 def _day(found: DestinationKeys) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.node_access import ONLY_THE_LEADER, ask
-from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.options import MEMBER_ID, Options, print_object, shared_options
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
@@ -32,19 +32,15 @@ def show(options: Options) -> None:
     if body["leader"] is None:
         raise NoQuorum(f"the farm {body['farm']} has no leader now, as far as node {body['node']} knows")
     endpoints = {row["id"]: row["endpoint"] for row in body["members"]}
-    _print(
-        options, {"leader": body["leader"], "endpoint": endpoints.get(body["leader"]), "term": body["term"]}
-    )
+    row = {"leader": body["leader"], "endpoint": endpoints.get(body["leader"]), "term": body["term"]}
+    print_object(options.output, "garlicfarm.leader/1", row)
 
 
 @leader.command(examples=["garlicfarm leader stepdown", "garlicfarm leader stepdown --to 2"])
-@click.option(
-    "--to", type=click.IntRange(1, 2**31 - 1), default=None, help="Id of the member that takes over."
-)
+@click.option("--to", type=MEMBER_ID, default=None, help="Id of the member that takes over.")
 @shared_options()
 def stepdown(options: Options, to: int | None) -> None:
     """Let another member lead: the one that is best placed, or --to. Only the leader does this."""
-
     from garlicfarm.errors import NotLeader
 
     async def step_down(client: AdminClient, farm: str) -> int:
@@ -55,11 +51,5 @@ def stepdown(options: Options, to: int | None) -> None:
             raise
 
     unmet = "no other member is known to lead yet; see `garlicfarm leader show`"
-    _print(options, {"leader": ask(options, step_down, awaited="the next leader's id", unmet=unmet)})
-
-
-def _print(options: Options, row: dict[str, Any]) -> None:
-    if options.output == "json":
-        print_json("garlicfarm.leader/1", row)
-    else:
-        print_rows(options.output, "", [row])
+    new = ask(options, step_down, awaited="the next leader's id", unmet=unmet)
+    print_object(options.output, "garlicfarm.leader/1", {"leader": new})

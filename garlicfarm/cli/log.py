@@ -8,7 +8,7 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.node_access import ask
-from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.options import Options, print_object, shared_options
 from garlicfarm.cli.say import put
 
 if TYPE_CHECKING:
@@ -42,22 +42,14 @@ def post(options: Options, file: BinaryIO, batch: int | None) -> int:
     entry = file.read()
     if not entry:
         raise click.UsageError(f"{file.name.strip('<>')} is empty; an entry has one byte or more")
-
-    async def send(client: AdminClient, farm: str) -> tuple[int, int]:
-        return await client.post(farm, entry)
-
     index, term = ask(
         options,
-        send,
+        lambda client, farm: client.post(farm, entry),
         awaited="the entry's index",
         unmet="the entry is not known to be committed; look for it in the log",
     )
-    if options.output == "table":
-        put(index)
-    elif options.output == "jsonl":
-        print_rows("jsonl", "", [{"index": index, "term": term}])
-    else:
-        print_json("garlicfarm.log-post/1", {"index": index, "term": term})
+    body = {"index": index, "term": term}
+    print_object(options.output, "garlicfarm.log-post/1", body, lines=[index])
     return 0
 
 
@@ -66,11 +58,12 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
 
     if options.output == "json":
         raise click.UsageError("--batch prints a line as each outcome is known: choose -o table or -o jsonl")
-
-    async def send(client: AdminClient, farm: str) -> int:
-        return await post_lines(client, farm, descriptor, most, options.output)
-
-    return ask(options, send, unmet="the end of the input was not reached", follows=True)
+    return ask(
+        options,
+        lambda client, farm: post_lines(client, farm, descriptor, most, options.output),
+        unmet="the end of the input was not reached",
+        follows=True,
+    )
 
 
 @log.command(examples=["garlicfarm log tail -f", "garlicfarm log tail --after 1000 --linearizable"])

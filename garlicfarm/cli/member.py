@@ -9,7 +9,7 @@ import click
 
 from garlicfarm.cli.command_group import Command, CommandGroup
 from garlicfarm.cli.node_access import ONLY_THE_LEADER, ask
-from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.options import MEMBER_ID, Options, print_object, shared_options
 from garlicfarm.cli.say import say
 from garlicfarm.printable import printable
 from garlicfarm.refusals import Refusal
@@ -17,7 +17,7 @@ from garlicfarm.refusals import Refusal
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["add", "leave", "list_", "member", "remove", "set_"]
+__all__ = ["leave", "member"]
 
 CATCH_UP_POLL_S = 1.0
 PATIENCE_S = 5.0
@@ -27,22 +27,13 @@ _PASSING = (Refusal.NOTHING_COMMITTED_YET, Refusal.LEADERSHIP_IN_TRANSFER)
 _Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
 
 
-@click.group(
-    cls=CommandGroup,
-    targets={
-        "add": "garlicfarm.cli.member:add",
-        "list": "garlicfarm.cli.member:list_",
-        "remove": "garlicfarm.cli.member:remove",
-        "set": "garlicfarm.cli.member:set_",
-        "token": "garlicfarm.cli.member_token:token",
-    },
-)
+@click.group(cls=CommandGroup, targets={"token": "garlicfarm.cli.member_token:token"})
 def member() -> None:
     """The members of a farm. Any node takes these commands; `member set`, and --force where it is needed, the
     leader alone."""
 
 
-@click.command("list", cls=Command, examples=["garlicfarm member list"])
+@member.command("list", examples=["garlicfarm member list"])
 @shared_options()
 def list_(options: Options) -> None:
     """List the members, and a server that is joining, as the node that answers knows them."""
@@ -55,14 +46,11 @@ def list_(options: Options) -> None:
     if options.output == "table":
         for row in rows:
             row["endpoint"] = row["endpoint"].partition("?")[0]
-    if options.output == "json":
-        print_json(body.pop("schema"), body)
-    else:
-        print_rows(options.output, "", rows)
+    print_object(options.output, body["schema"], body, rows=rows)
 
 
-@click.command(cls=Command, examples=["garlicfarm member add 4 ssl://d.example:27150"])
-@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@member.command(examples=["garlicfarm member add 4 ssl://d.example:27150"])
+@click.argument("id", type=MEMBER_ID)
 @click.argument("endpoint")
 @shared_options()
 def add(options: Options, id: int, endpoint: str) -> None:
@@ -71,28 +59,22 @@ def add(options: Options, id: int, endpoint: str) -> None:
     `node join` asks for this itself. This command is for a server whose own request does not get through.
     """
     new = {"id": id, "endpoint": endpoint, "role": "follower"}
-
-    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
-        return await client.add_member(farm, id, endpoint)
-
-    _change(options, request, id, lambda rows: [*rows, new])
+    _change(
+        options, lambda client, farm: client.add_member(farm, id, endpoint), id, lambda rows: [*rows, new]
+    )
 
 
-@click.command("set", cls=Command, examples=["garlicfarm member set 2 ssl://b2.example:27150"])
-@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@member.command("set", examples=["garlicfarm member set 2 ssl://b2.example:27150"])
+@click.argument("id", type=MEMBER_ID)
 @click.argument("endpoint")
 @shared_options()
 def set_(options: Options, id: int, endpoint: str) -> None:
     """Change the endpoint of member ID, which must listen at ENDPOINT already. Only the leader does this."""
-
-    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
-        return await client.set_member(farm, id, endpoint)
-
-    _change(options, request, id, lambda rows: rows)
+    _change(options, lambda client, farm: client.set_member(farm, id, endpoint), id, lambda rows: rows)
 
 
-@click.command(cls=Command, examples=["garlicfarm member remove 2"])
-@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@member.command(examples=["garlicfarm member remove 2"])
+@click.argument("id", type=MEMBER_ID)
 @click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options()
 def remove(options: Options, id: int, force: bool) -> None:
@@ -114,10 +96,13 @@ def leave(options: Options, force: bool) -> None:
 
 
 def _remove(options: Options, id: int, force: bool) -> None:
-    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
-        return await client.remove_member(farm, id, force=force)
-
-    _change(options, request, id, lambda rows: [row for row in rows if row["id"] != id], force=force)
+    _change(
+        options,
+        lambda client, farm: client.remove_member(farm, id, force=force),
+        id,
+        lambda rows: [row for row in rows if row["id"] != id],
+        force=force,
+    )
 
 
 def _change(
@@ -157,12 +142,9 @@ def _change(
 
     unmet = "the change is not known to be committed; see `garlicfarm member list`"
     figures, (index, term) = ask(options, make, awaited="the committed change", unmet=unmet)
-    if options.output == "json":
-        before, after = figures
-        body = {"index": index, "term": term, "before": before, "after": after}
-        print_json("garlicfarm.member-change/1", body)
-    else:
-        print_rows(options.output, "", figures)
+    before, after = figures
+    body = {"index": index, "term": term, "before": before, "after": after}
+    print_object(options.output, "garlicfarm.member-change/1", body, rows=figures)
 
 
 async def _persistently(request: _Request, client: AdminClient, farm: str) -> tuple[int, int]:

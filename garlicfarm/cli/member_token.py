@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,11 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
-from garlicfarm.cli.node_access import ask
-from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.node_access import ask, node_config
+from garlicfarm.cli.options import MEMBER_ID, Options, shared_options
 from garlicfarm.cli.say import put, say
 
 if TYPE_CHECKING:
-    from garlicfarm.client.admin import AdminClient
     from garlicfarm.config import Config
     from garlicfarm.credentials.join_token import JoinToken
 
@@ -40,7 +38,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
 @click.option(
     "--id",
     "new_id",
-    type=click.IntRange(1, 2**31 - 1),
+    type=MEMBER_ID,
     help="Id of the new member, never used before. Default: the highest used one + 1.",
 )
 @click.option(
@@ -67,15 +65,11 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
     """
     import time
 
-    from garlicfarm.config import find_config, load
     from garlicfarm.credentials.join_token import encode_token
     from garlicfarm.credentials.private_files import write_private_file
 
-    async def known(client: AdminClient, farm: str) -> Mapping[str, Any]:
-        return await client.members(farm)
-
-    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
-    body = ask(options, known)
+    config = node_config(options)
+    body = ask(options, lambda client, farm: client.members(farm))
     made = _make(config, body, new_id, int(time.time()) + lifetime_s)
     if str(out) == "-":
         put(encode_token(made))

@@ -1,64 +1,72 @@
-"""`garlicfarm node`: making a node, and running it (`garlicfarm.cli.node_start`)."""
+"""`garlicfarm node`: the node of this machine. What makes it a member, and `node start`, are modules of their
+own."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from garlicfarm.cli.command_group import Command, CommandGroup
-from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
+from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import node_config
+from garlicfarm.cli.options import (
+    ADMIN_URL,
+    DIRECTORY,
+    LISTEN,
+    MEMBER_ID,
+    Options,
+    new_farm,
+    new_farm_options,
+    print_object,
+    shared_options,
+)
 from garlicfarm.cli.say import put, say
 
-__all__ = ["init", "node"]
+__all__ = ["node"]
 
 I2P_PROXY_PORT = 4444
+UNIT_FILE = "garlicfarm.service"
+_PROGRAM = "/opt/garlicfarm/bin/garlicfarm"
+_DIRECTORY = "/var/lib/garlicfarm/node"
+_HOMES = ("/home", "/root", "/run/user")
 
 
 @click.group(
     cls=CommandGroup,
     targets={
-        "address": "garlicfarm.cli.node_address:address",
-        "init": "garlicfarm.cli.node:init",
         "join": "garlicfarm.cli.node_join:join",
         "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",
         "leave": "garlicfarm.cli.member:leave",
         "start": "garlicfarm.cli.node_start:start",
-        "unit": "garlicfarm.cli.node_unit:unit",
     },
 )
 def node() -> None:
     """Make and run the node of this machine."""
 
 
-@click.command(
-    cls=Command,
+@node.command(
     examples=[
         "garlicfarm node init --host a.example",
         "garlicfarm node init mynode --host 127.0.0.1 --application log",
     ],
 )
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
-@click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True)
+@DIRECTORY
+@click.option("--id", "node_id", type=MEMBER_ID, default=1, show_default=True)
 @click.option(
     "--endpoint", metavar="URL", help="The endpoint that others dial, such as ssl://a.example:27150."
 )
 @click.option("--host", help="Short for --endpoint ssl://HOST:PORT.")
 @click.option("--port", type=click.IntRange(1, 65535), default=27150, show_default=True)
-@click.option(
-    "--listen", metavar="URL", default="", help="Where to listen, if not on every address at that port."
-)
-@click.option(
-    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
-)
-@application_option()
-@epoch_length_option()
+@LISTEN
+@ADMIN_URL
 @click.option(
     "--preset",
     type=click.Choice(["clearnet", "i2p"]),
     help="Raft's times.  [default: i2p for an endpoint of i2p, else clearnet]",
 )
-@click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
+@new_farm_options
 @shared_options("farm")
 def init(
     options: Options,
@@ -67,22 +75,17 @@ def init(
     endpoint: str | None,
     host: str | None,
     port: int,
-    listen: str,
-    admin_url: str | None,
-    application: str,
-    epoch_length: int,
     preset: str | None,
-    master: str,
+    listen: str,
+    admin_url: str,
+    **new: Any,
 ) -> None:
     """Make a new farm of one node in DIRECTORY (default: here).
 
     Writes garlicfarm.toml and data/: certificate, farm secret, the user `local`, and the store with its
     first Configuration. Overwrites nothing.
     """
-    from msgspec.structs import replace
-
-    from garlicfarm.config.model import PRESET_INTERVALS_MS
-    from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_node
+    from garlicfarm.setup.provision import MemberPlan, create_node
 
     if endpoint and host:
         raise click.UsageError("give --endpoint or --host, not both")
@@ -91,26 +94,16 @@ def init(
             f"warning: other machines cannot reach ssl://127.0.0.1:{port}; "
             "name the address that they dial with --endpoint or --host",
         )
-    if not (endpoint or "").startswith("i2p://") and (preset == "i2p" or _i2p_proxy_answers()):
+    is_inside = (endpoint or "").startswith("i2p://")
+    if not is_inside and (preset == "i2p" or _i2p_proxy_answers()):
         say(
             "warning: members, and observers of their traffic, learn the address of an ssl endpoint; with "
             "an I2P router `garlicfarm i2p setup` makes an endpoint in I2P, for --endpoint i2p://….b32.i2p:27150",
         )
-    if preset is None:
-        preset = "i2p" if endpoint and endpoint.startswith("i2p://") else "clearnet"
     # An IPv6 address needs its brackets in a URL.
     host = f"[{host}]" if host and ":" in host else host or "127.0.0.1"
-    member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}", listen=listen)
-    if admin_url is not None:
-        member = replace(member, admin_url=admin_url)
-    farm = FarmPlan(
-        name=options.farm or "farm",
-        application=application,
-        preset=preset,
-        master=master,
-        interval_ms=PRESET_INTERVALS_MS[preset],
-        epoch_length=epoch_length,
-    )
+    member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}", listen=listen, admin_url=admin_url)
+    farm = new_farm(options.farm or "farm", preset or ("i2p" if is_inside else "clearnet"), **new)
     made = create_node(directory, node_id, member, farm)
     put(directory / "garlicfarm.toml")
     say(
@@ -127,3 +120,58 @@ def _i2p_proxy_answers() -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", I2P_PROXY_PORT), timeout=0.5):
         return True
     return False
+
+
+@node.command(examples=["garlicfarm node address"])
+@shared_options("config", "output")
+def address(options: Options) -> None:
+    """Print the admin URL of this machine's node, and the pin of its certificate.
+
+    The table is one line, https://HOST:PORT?pin=sha256-…, which --node takes on another machine. The other
+    formats have url and pin apart, for --node and --pin.
+    """
+    from garlicfarm.client.local_node import node_pin, remote_admin_url
+    from garlicfarm.transport import Endpoint
+
+    config = node_config(options)
+    url, pin = remote_admin_url(config), node_pin(config)
+    found = {"url": url, "pin": pin}
+    print_object(options.output, "garlicfarm.node-address/1", found, lines=[f"{url}?pin={pin}"])
+    if Endpoint.parse(url).is_loopback:
+        say(
+            f"warning: only this machine reaches {url}; "
+            f"set admin.url in {config.path} to an address that others reach, and restart the node",
+        )
+
+
+@node.command(examples=["garlicfarm node unit > /etc/systemd/system/garlicfarm.service"])
+@shared_options("config")
+def unit(options: Options) -> None:
+    """Print a systemd unit that runs the node of this machine.
+
+    It names this program, the node's directory, and the owner of that as the user. As root, write it to
+    /etc/systemd/system/garlicfarm.service, then run `systemctl daemon-reload` and `systemctl enable --now
+    garlicfarm`.
+    """
+    from importlib.resources import files
+
+    from garlicfarm.errors import ConfigError
+
+    config = node_config(options)
+    program, directory = Path(sys.executable).with_name("garlicfarm"), config.base_dir
+    for path in (program, config.path):
+        if not str(path).isprintable() or any(character in str(path) for character in " \"'\\$%"):
+            raise ConfigError([f"{path}: systemd needs a path without blanks, quotes, backslashes, $ and %"])
+    if not config.node.data_dir.resolve().is_relative_to(directory.resolve()):
+        raise ConfigError([f"node.data_dir, {config.node.data_dir}, must be in {directory} for this unit"])
+    try:
+        owner = directory.owner()
+    except KeyError:
+        owner = str(directory.stat().st_uid)
+    text = files("garlicfarm.cli").joinpath(UNIT_FILE).read_text(encoding="utf-8")
+    text = text.replace(f"{_DIRECTORY}/garlicfarm.toml", str(config.path))
+    text = text.replace(_PROGRAM, str(program)).replace(_DIRECTORY, str(directory))
+    text = text.replace("User=garlicfarm\n", f"User={owner}\n")
+    if str(config.path).startswith(_HOMES) or str(program).startswith(_HOMES):
+        text = text.replace("ProtectHome=yes\n", "ProtectHome=read-only\n")
+    put(text, nl=False)

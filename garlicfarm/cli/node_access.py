@@ -1,4 +1,4 @@
-"""How commands find a running node, and ask it."""
+"""How commands find the node of this machine, or a running one, and ask it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from garlicfarm.cli.options import Options
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
     from garlicfarm.client.local_node import NodeAccess
+    from garlicfarm.config import Config, FarmSection
 
-__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "find_node"]
+__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "farm_section", "find_node", "node_config"]
 
 T = TypeVar("T")
 
@@ -26,6 +27,25 @@ ONLY_THE_LEADER = (
     "only the leader can do this: run this on its machine, or name its admin URL with --node (`garlicfarm "
     "node address` prints it there), and an admin among its users with --user"
 )
+
+
+def node_config(options: Options) -> Config:
+    """The configuration of this machine's node, checked, with what the environment overrides.
+
+    :raises ConfigError: there is none, or it is not valid.
+    """
+    from garlicfarm.config import find_config, load
+
+    return load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+
+
+def farm_section(config: Config, options: Options) -> FarmSection:
+    """The farm of a configuration that the options name, else its only one."""
+    found = [section for section in config.farm if options.farm in (None, section.name)]
+    if len(found) != 1:
+        names = ", ".join(section.name for section in config.farm)
+        raise click.UsageError(f"name one of the farms of {config.path} with --farm: {names}")
+    return found[0]
 
 
 def find_node(options: Options) -> NodeAccess:
@@ -43,9 +63,7 @@ def find_node(options: Options) -> NodeAccess:
     if options.user is not None and options.password_file is None:
         raise click.UsageError("--user needs --password-file")
 
-    from garlicfarm.config import find_config, load
-
-    found = local_node(load(find_config(options.config, os.environ, Path.cwd()), os.environ))
+    found = local_node(node_config(options))
     return replace(
         found,
         user=options.user or found.user,

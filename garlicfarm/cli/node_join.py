@@ -13,7 +13,7 @@ import click
 
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.node_access import deadline
-from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.options import ADMIN_URL, DIRECTORY, LISTEN, Options, shared_options
 from garlicfarm.cli.say import say
 from garlicfarm.regular_files import read_text
 
@@ -37,7 +37,7 @@ Show = Callable[[str, int, int | None], None]
 @click.command(
     cls=Command, examples=["garlicfarm node join --token-file token --endpoint ssl://d.example:27150"]
 )
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@DIRECTORY
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
@@ -51,15 +51,11 @@ Show = Callable[[str, int, int | None], None]
     help="The endpoint that others dial, such as ssl://d.example:27150.  [default: that of the first farm of "
     "the node here]",
 )
-@click.option(
-    "--listen", metavar="URL", default="", help="Where to listen, if not on every address at that port."
-)
-@click.option(
-    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
-)
+@LISTEN
+@ADMIN_URL
 @shared_options("timeout", "verbosity")
 def join(
-    options: Options, directory: Path, token_file: Path, endpoint: str, listen: str, admin_url: str | None
+    options: Options, directory: Path, token_file: Path, endpoint: str, listen: str, admin_url: str
 ) -> None:
     """Make a new node in DIRECTORY (default: here), and make it a member of a running farm.
 
@@ -82,7 +78,7 @@ def join(
     if not resumed:
         check_expiry(token, time.time())
         if before is not None:
-            if listen or admin_url is not None:
+            if listen or admin_url:
                 raise click.UsageError(
                     f"{file} says where this node listens: leave out --listen and --admin-url"
                 )
@@ -90,9 +86,7 @@ def join(
         elif not endpoint:
             raise click.UsageError("a new node needs an --endpoint")
         else:
-            plan = MemberPlan(endpoint=endpoint, listen=listen)
-            if admin_url is not None:
-                plan = MemberPlan(endpoint=endpoint, listen=listen, admin_url=admin_url)
+            plan = MemberPlan(endpoint=endpoint, listen=listen, admin_url=admin_url)
             create_joining_node(directory, plan, token)
     config = load(file, os.environ)
     if resumed:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.options import Options, application_option, shared_options
+from garlicfarm.cli.options import (
+    ADMIN_URL,
+    DIRECTORY,
+    MEMBER_ID,
+    Options,
+    application_option,
+    shared_options,
+)
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
@@ -32,10 +39,8 @@ NEVER_S = 2**62
         "    --server 1=tcp://127.0.0.1:9001 --server 2=tcp://127.0.0.1:9002"
     ],
 )
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
-@click.option(
-    "--id", "node_id", type=click.IntRange(1, 2**31 - 1), required=True, help="Id of the new member."
-)
+@DIRECTORY
+@click.option("--id", "node_id", type=MEMBER_ID, required=True, help="Id of the new member.")
 @click.option(
     "--endpoint",
     metavar="URL",
@@ -50,9 +55,7 @@ NEVER_S = 2**62
     required=True,
     help="A member, such as 1=tcp://127.0.0.1:9001. Give all of them: JRaft names its leader by id only.",
 )
-@click.option(
-    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
-)
+@ADMIN_URL
 @application_option(default="log")
 @shared_options("farm", "timeout", "verbosity")
 def join_jraft(
@@ -61,7 +64,7 @@ def join_jraft(
     node_id: int,
     endpoint: str,
     servers: tuple[str, ...],
-    admin_url: str | None,
+    admin_url: str,
     application: str,
 ) -> None:
     """Make a new node in DIRECTORY (default: here), and make it a member of a cluster of JRaft
@@ -79,15 +82,10 @@ def join_jraft(
     resumed = file.exists()
     token = _token(directory, options.farm or "farm", node_id, own, _table(servers), application, resumed)
     if not resumed:
-        plan = MemberPlan(endpoint=own)
-        if admin_url is not None:
-            plan = MemberPlan(endpoint=own, admin_url=admin_url)
-        create_joining_node(directory, plan, token)
+        create_joining_node(directory, MemberPlan(endpoint=own, admin_url=admin_url), token)
     config = load(file, os.environ)
     enrol(options, config, token, None if resumed else lambda: undo_node(directory, new))
-    say(
-        f"node {node_id} is a member; run it with: garlicfarm node start --config {file}",
-    )
+    say(f"node {node_id} is a member; run it with: garlicfarm node start --config {file}")
 
 
 def _table(servers: Sequence[str]) -> dict[int, str]:

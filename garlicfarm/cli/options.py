@@ -17,12 +17,21 @@ from garlicfarm.cli.say import put
 from garlicfarm.names import did_you_mean
 from garlicfarm.printable import printable
 
+if TYPE_CHECKING:
+    from garlicfarm.setup.provision import FarmPlan
+
 __all__ = [
+    "ADMIN_URL",
+    "DIRECTORY",
+    "LISTEN",
+    "MEMBER_ID",
     "Choice",
     "Options",
     "application_option",
-    "epoch_length_option",
+    "new_farm",
+    "new_farm_options",
     "print_json",
+    "print_object",
     "print_rows",
     "shared_options",
 ]
@@ -84,6 +93,18 @@ class Seconds(click.ParamType[float]):
             self.fail(f"{value!r} must be {DURATION_RULE}, and more than 0", param, ctx)
         return ms / 1000
 
+
+MEMBER_ID = click.IntRange(1, 2**31 - 1)
+DIRECTORY = click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+LISTEN = click.option(
+    "--listen", metavar="URL", default="", help="Where to listen, if not on every address at that port."
+)
+ADMIN_URL = click.option(
+    "--admin-url",
+    metavar="URL",
+    default="",
+    help="Where the admin API listens.  [default: https://127.0.0.1:27151]",
+)
 
 _FILE = click.Path(path_type=Path)
 _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
@@ -177,20 +198,65 @@ def application_option(default: str = "publisher") -> Callable[[Any], Any]:
     )
 
 
-def epoch_length_option() -> Callable[[Any], Any]:
-    """``--epoch-length`` of a command that makes a farm."""
-    return click.option(
-        "--epoch-length",
-        type=click.IntRange(1, 10**9),
-        default=EPOCH_LENGTH,
-        show_default=True,
-        help="How many entries make an epoch, for feeds that pass the log on in parts; it stays so.",
+def new_farm_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that makes a farm; `new_farm` takes them."""
+    for option in (
+        click.option(
+            "--epoch-length",
+            type=click.IntRange(1, 10**9),
+            default=EPOCH_LENGTH,
+            show_default=True,
+            help="How many entries make an epoch, for feeds that pass the log on in parts; it stays so.",
+        ),
+        application_option(),
+        click.option(
+            "--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def new_farm(name: str, preset: str, *, master: str, application: str, epoch_length: int) -> FarmPlan:
+    """The plan of a new farm, from the values of `new_farm_options`."""
+    from garlicfarm.config.model import PRESET_INTERVALS_MS
+    from garlicfarm.setup.provision import FarmPlan
+
+    return FarmPlan(
+        name=name,
+        application=application,
+        preset=preset,
+        master=master,
+        interval_ms=PRESET_INTERVALS_MS[preset],
+        epoch_length=epoch_length,
     )
 
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:
     """One JSON object on stdout, led by its schema, as ``garlicfarm.status/1``."""
     put(json.dumps({"schema": schema, **body}, indent=2))
+
+
+def print_object(
+    output: str,
+    schema: str,
+    body: Mapping[str, Any],
+    *,
+    rows: Iterable[Mapping[str, Any]] | None = None,
+    lines: Iterable[object] | None = None,
+) -> None:
+    """One object on stdout: as JSON led by its schema, or as its ``rows``, in a table or a JSON line each.
+
+    :param rows: None: one row, ``body``.
+    :param lines: what people read instead of the table.
+    """
+    if output == "json":
+        print_json(schema, body)
+    elif output == "table" and lines is not None:
+        for line in lines:
+            put(printable(str(line)))
+    else:
+        print_rows(output, schema, [body] if rows is None else rows)
 
 
 def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.cli.command_group import Command, CommandGroup
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask, deadline
-from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.say import put
+from garlicfarm.cli.options import Options, print_object, print_rows, shared_options
 from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
-from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["now", "publish", "show"]
+__all__ = ["publish"]
 
 PATIENCE_S = 60.0
 """beside two intervals: a publisher publishes at most once in 20 s, and a router takes its time"""
 
 
-@click.group(
-    cls=CommandGroup,
-    targets={"now": "garlicfarm.cli.publish:now", "show": "garlicfarm.cli.publish:show"},
-)
+@click.group(cls=CommandGroup)
 def publish() -> None:
     """What the publisher of a farm publishes."""
 
 
-@click.command(cls=Command, examples=["garlicfarm publish now"])
+@publish.command(examples=["garlicfarm publish now"])
 @shared_options()
 def now(options: Options) -> None:
     """Order the publisher to publish now, and wait until it reports that it has.
@@ -72,7 +68,7 @@ def now(options: Options) -> None:
     print_rows(options.output, "garlicfarm.publish-now/1", [published])
 
 
-@click.command(cls=Command, examples=["garlicfarm publish show"])
+@publish.command(examples=["garlicfarm publish show"])
 @shared_options()
 def show(options: Options) -> None:
     """Show which member publishes, since when, when it last published, and what is wrong with it.
@@ -92,10 +88,7 @@ def show(options: Options) -> None:
     found["node"], found["publishers"] = status["node"], status.get("publishers") or []
     if found["publisher"] is None:
         found["problems"] = [why_no_publisher(status, ranking), *found["problems"]]
-    if options.output == "table":
-        _print(found)
-    else:
-        print_json("garlicfarm.publish/1", found)
+    print_object(options.output, "garlicfarm.publish/1", found, lines=_lines(found))
 
 
 def _publication(ranking: dict[str, Any]) -> dict[str, Any]:
@@ -134,34 +127,29 @@ def _unmet(index: int, waited_s: float, seen: dict[str, Any]) -> str:
     return f"the order is entry {index}, and within {waited_s:g} s {who} that it published{problems}"
 
 
-def _print(found: dict[str, Any]) -> None:
+def _lines(found: dict[str, Any]) -> Iterator[str]:
     from garlicfarm.publishing.publication import sight
 
     publisher, since = found["publisher"], found["since"]
     if publisher is None:
-        _line(f"farm {found['farm']}: no publisher")
+        yield f"farm {found['farm']}: no publisher"
     else:
         does = {True: "publishes", False: "does not publish", None: "cannot publish"}[found["publishing"]]
         when = "" if found["since_ms"] is None else f", {date_text(found['since_ms'])}"
-        _line(f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}")
+        yield f"farm {found['farm']}: publisher {publisher} since index {since}{when}; it {does}"
     last_ms, order = found["last_published_ms"], found["order"]
-    _line(f"  last published  {date_text(last_ms) if last_ms else 'never'}")
-    _line(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
+    yield f"  last published  {date_text(last_ms) if last_ms else 'never'}"
+    yield f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}"
     if order is not None:
-        _line(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
+        yield f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}"
     for leaf in found["leaves"]:
-        _line(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
+        yield f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}"
     for problem in found["problems"]:
-        _line(f"  problem         {problem}")
+        yield f"  problem         {problem}"
     for one in found["publishers"]:
         since = "" if one["since_ms"] is None else f" since {date_text(one['since_ms'])}"
         until = "" if one["until_ms"] is None else f", until {date_text(one['until_ms'])}"
         problems = "".join(f"; {problem}" for problem in one["problems"])
-        line = f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
-        _line(line)
+        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
     if not found["publishers"]:
-        _line(f"  {has_no_publisher(found['node'])}")
-
-
-def _line(line: str) -> None:
-    put(printable(line))
+        yield f"  {has_no_publisher(found['node'])}"

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.node_access import farm_section, node_config
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.say import say
-
-if TYPE_CHECKING:
-    from garlicfarm.config import Config
-    from garlicfarm.config.model import FarmSection
 
 __all__ = ["recover"]
 
@@ -30,13 +24,12 @@ def recover(options: Options, agreed: bool) -> None:
     the lost members held are lost. Without --yes-i-understand nothing is changed.
     """
     from garlicfarm.cli.sign_of_life import run_blocking
-    from garlicfarm.config import find_config, load
     from garlicfarm.node import check_applications, find_applications
     from garlicfarm.setup.recovery import finish_recovery, read_survivor, recover_store
     from garlicfarm.storage import DataDirectory
 
-    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
-    section = _section(config, options.farm)
+    config = node_config(options)
+    section = farm_section(config, options)
     applications = find_applications()
     check_applications([section], applications)
     with DataDirectory.open(config.node.data_dir) as data:
@@ -48,9 +41,11 @@ def recover(options: Options, agreed: bool) -> None:
         read = partial(read_survivor, directory, section.name, application)
         survivor = run_blocking(f"the log in {directory} to be read", read)
         members = [
-            {"id": server.id, "endpoint": server.endpoint, "fate": "stays"}
-            if server.id == data.node_id
-            else {"id": server.id, "endpoint": server.endpoint, "fate": "removed"}
+            {
+                "id": server.id,
+                "endpoint": server.endpoint,
+                "fate": "stays" if server.id == data.node_id else "removed",
+            }
             for server in survivor.configuration.servers
         ]
         log = {
@@ -87,13 +82,3 @@ def recover(options: Options, agreed: bool) -> None:
         "* removed members come back under new ids only. None of them may run, now or later: an old "
         "majority would publish beside the new farm",
     )
-
-
-def _section(config: Config, name: str | None) -> FarmSection:
-    from garlicfarm.errors import ConfigError
-
-    found = [section for section in config.farm if name in (None, section.name)]
-    if len(found) != 1:
-        names = ", ".join(section.name for section in config.farm)
-        raise ConfigError([f"--farm must name one farm of this configuration: {names}"])
-    return found[0]

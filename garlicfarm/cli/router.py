@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.node_access import deadline
+from garlicfarm.cli.node_access import deadline, node_config
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
@@ -47,10 +45,9 @@ def show(options: Options) -> None:
     import trio
 
     from garlicfarm.cli.sign_of_life import sign_of_life
-    from garlicfarm.config import find_config, load
     from garlicfarm.errors import RouterError
 
-    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    config = node_config(options)
     farms = _chosen(config, options.farm)
     routers = [_make(config, farm) for farm in farms]
     rows: list[dict[str, Any]] = []

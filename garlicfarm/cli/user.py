@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_access import node_config
 from garlicfarm.cli.options import Choice, Options, print_rows, shared_options
 from garlicfarm.credentials.roles import ROLES
 
@@ -48,8 +48,7 @@ def list_(options: Options) -> None:
 @shared_options("config")
 def add(options: Options, name: str, role: Any, password_file: Path | None) -> None:
     """Add NAME, or give NAME a new role and password."""
-    store = _store(options)
-    store.add(name, role, _password(name, password_file))
+    _store(options).add(name, role, _password(name, password_file))
 
 
 @user.command(examples=["garlicfarm user remove rita"])
@@ -68,10 +67,9 @@ def remove(options: Options, name: str) -> None:
 
 def _store(options: Options) -> UserStore:
     from garlicfarm.client.local_node import check_data_directory
-    from garlicfarm.config import find_config, load
     from garlicfarm.credentials.users import UserStore
 
-    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    config = node_config(options)
     check_data_directory(config)
     return UserStore(config.node.data_dir / "users")
 

@@ -108,13 +108,14 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
+    ``admin_url`` "": loopback at `ADMIN_PORT`.
     ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are the
     tables ``[[farm.publisher]]``, ``feeds`` those of ``[[farm.feed]]``.
     """
 
     endpoint: str
     listen: str = ""
-    admin_url: str = f"https://127.0.0.1:{ADMIN_PORT}"
+    admin_url: str = ""
     router: Mapping[str, Any] = {}
     leaves: tuple[str, ...] = ()
     publishers: tuple[Mapping[str, Any], ...] = ()
@@ -281,7 +282,7 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
     endpoint = pinned(endpoint, pin)
     tables: Tables = [
         ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
-        ("[admin]", {"url": member.admin_url}),
+        ("[admin]", {"url": member.admin_url or f"https://127.0.0.1:{ADMIN_PORT}"}),
         ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
         ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
         *farm_tables(farm, endpoint, "data", member),
