@@ -9,10 +9,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Terminal", "running", "until", "without_signs_of_life"]
+import trio
+
+__all__ = ["Terminal", "running", "until", "wait_until", "without_signs_of_life"]
 
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -50,6 +53,18 @@ def until(condition: Callable[[], object], *processes: subprocess.Popen[bytes]) 
         for process in processes:
             assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
         time.sleep(0.05)
+
+
+async def wait_until(condition: Callable[[], Any], every_s: float = 0.01) -> Any:
+    """`until` in a task of Trio, for what has no event. ``condition`` may be a coroutine function. Returns
+    what it returned last."""
+    while True:
+        found = condition()
+        if isawaitable(found):
+            found = await found
+        if found:
+            return found
+        await trio.sleep(every_s)
 
 
 class Terminal:

@@ -7,7 +7,7 @@ import resource
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from garlicfarm.net.admission import Admission
 from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import AdmissionSlot, Endpoint, Peer
 from garlicfarm_transport_ssl import SslConfig, SslTransport
+from tests.running import wait_until
 
 
 class Counting(SslTransport):
@@ -71,12 +72,6 @@ async def serving(transport: SslTransport) -> AsyncIterator[Endpoint]:
             nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what no event tells; `serving` has a deadline."""
-    while not condition():
-        await trio.lowlevel.checkpoint()
-
-
 async def assert_served(transport: SslTransport, bound: Endpoint) -> None:
     async with await transport.open_stream(bound) as stream:
         await stream.send_all(b"hello")
@@ -105,14 +100,14 @@ async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_plac
         silent = []
         for number in range(5):
             silent.append(await trio.open_tcp_stream(bound.host, bound.port))
-            await until(lambda: transport.accepted > number)  # noqa: B023 - it is over when that changes
+            await wait_until(lambda: transport.accepted > number)  # noqa: B023 - it is over when that changes
         assert transport.drops == ["cut", "cut"]
         assert [await stream.receive_some() for stream in silent[:2]] == [b"", b""]  # the oldest
         await assert_served(transport, bound)
         assert transport.drops == ["cut", "cut", "cut"]
         for stream in silent:
             await stream.aclose()
-        await until(lambda: not admission.taken)
+        await wait_until(lambda: not admission.taken)
 
 
 async def test_silent_clients_of_many_addresses_keep_nobody_out(tmp_path: Path) -> None:
@@ -123,13 +118,13 @@ async def test_silent_clients_of_many_addresses_keep_nobody_out(tmp_path: Path) 
         for number in range(1, 4):
             stream = await trio.open_tcp_stream(bound.host, bound.port, local_address=f"127.0.1.{number}")
             silent.append(stream)
-            await until(lambda: admission.taken == number)  # noqa: B023
+            await wait_until(lambda: admission.taken == number)  # noqa: B023
         await assert_served(transport, bound)
         assert transport.drops == ["cut"]
         assert await silent[0].receive_some() == b""  # the oldest
         for stream in silent:
             await stream.aclose()
-        await until(lambda: not admission.taken)
+        await wait_until(lambda: not admission.taken)
 
 
 async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silence_takes_none(
@@ -142,7 +137,7 @@ async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silen
     async with serving(transport) as bound, AsyncExitStack() as stack:
         for number in range(10):
             await stack.enter_async_context(await trio.open_tcp_stream(bound.host, bound.port))
-            await until(lambda: admission.taken == number + 1)  # noqa: B023
+            await wait_until(lambda: admission.taken == number + 1)  # noqa: B023
         for _ in range(3):
             await assert_served(transport, bound)
         for _ in range(5):
@@ -162,7 +157,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypa
 
     async with serving(transport) as bound:
         await assert_served(transport, bound)
-        await until(lambda: transport.ended == 1)
+        await wait_until(lambda: transport.ended == 1)
         gc.collect()
         before = held()
         gc.disable()  # what is in a cycle would wait for it, with all that OpenSSL holds beside
@@ -171,7 +166,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypa
                 clients = [socket.create_connection((bound.host, bound.port)) for _ in range(50)]
                 for client in clients:
                     client.sendall(opening)
-                await until(lambda: transport.ended == 1 + 50 * wave)  # noqa: B023
+                await wait_until(lambda: transport.ended == 1 + 50 * wave)  # noqa: B023
                 for client in clients:
                     client.close()
             assert held() == before

@@ -24,6 +24,7 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.node.support.cluster import STEADY, password_of
 from tests.node.support.cluster import cluster as cluster_of_nodes
+from tests.running import wait_until
 
 SLOW_DISK = {**PRESETS["clearnet"], "disk_timeout_s": 60.0}  # it hangs for less
 
@@ -74,12 +75,6 @@ def hold_disk(farm: Replica) -> Callable[[], None]:
             submit(persist)
 
     return release
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(240):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
-            await trio.sleep(0.001)
 
 
 def have_first_campaign(farms: list[Replica]) -> None:
@@ -232,7 +227,7 @@ async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clo
         assert trio.current_time() < 60
         assert plain(farm) == b"old"
         nodes.heal()
-        await until(lambda: farm.leader_id == new)
+        await wait_until(lambda: farm.leader_id == new)
         assert await linearizable(farm) == b"old new"
 
 
@@ -298,7 +293,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
-            await until(lambda: not farm.reads._asked)
+            await wait_until(lambda: not farm.reads._asked)
             assert await farm.context.step_down(0) != leader
             assert not seen
             release()
@@ -329,7 +324,7 @@ async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump
             index, _ = await nodes.post(b"acknowledged")
             await nodes.kill(old)
             left = [nodes.replica(node) for node in nodes.running]
-            await until(partial(has_leader, left))
+            await wait_until(partial(has_leader, left), every_s=0.001)
             (farm,) = (farm for farm in left if farm.is_leader)
             start = farm.raw.status().last_index
             assert farm.raw.status().commit < start
@@ -361,7 +356,7 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
                 await farm.reads.read_index()
         nodes.heal()
         for farm in map(nodes.replica, nodes.running):
-            await until(partial(has_no_reads, farm))
+            await wait_until(partial(has_no_reads, farm))
         await nodes.leader()
         for farm in map(nodes.replica, nodes.running):
             await farm.reads.read_index()

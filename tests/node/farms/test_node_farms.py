@@ -28,6 +28,7 @@ from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage.appender import Appender
 from tests.node.support.cluster import ALONE, ALONE_AND_QUICK, Cluster, client_request, cluster
+from tests.running import wait_until
 
 
 def add_farm(nodes: Cluster, directory: Path, name: str, **farm: Any) -> bytes:
@@ -304,8 +305,6 @@ async def test_old_nonce_after_a_restart_is_no_warning(
         with caplog.at_level(logging.INFO):
             await nodes.start(3 - leader)
             await nodes.leader()
-            with trio.fail_after(240):
-                while not (told := [each for each in caplog.records if each.message == "rejected"]):  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            told = await wait_until(lambda: [each for each in caplog.records if each.message == "rejected"])
         assert {vars(each)["garlicfarm_fields"]["reason"] for each in told} == {"stale"}
         assert {each.levelno for each in told} == {logging.INFO}

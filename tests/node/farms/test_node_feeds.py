@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +19,7 @@ from garlicfarm.lab.processes import free_ports
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.node.support.cluster import Cluster, cluster
 from tests.project.test_docs_examples import example
+from tests.running import wait_until
 
 PATIENCE_S = 240.0
 
@@ -90,12 +90,6 @@ def configure(node: Path, *tables: dict[str, Any]) -> None:
             file.write(f"\n[[farm.feed]]\n{lines}")
 
 
-async def until(true: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not true():  # noqa: ASYNC110  (what is waited for has no event)
-            await trio.sleep(0.01)
-
-
 def lines_of(nodes: Cluster, node_id: int = 1) -> list[dict[str, Any]]:
     path = nodes.directories[node_id] / "entries.jsonl"
     text = path.read_text() if path.exists() else ""
@@ -131,7 +125,7 @@ async def test_every_member_feeds_and_goes_on_after_a_restart(tmp_path: Path) ->
         index, _ = await nodes.node(other).farms["farm"].post(b"two", "alice")
         await nodes.start(1)
         for node_id in nodes.directories:
-            await until(partial(has_line, nodes, node_id, index))
+            await wait_until(partial(has_line, nodes, node_id, index))
         for node_id in nodes.directories:
             lines = [line for line in lines_of(nodes, node_id) if line["index"] <= index]
             assert [line["index"] for line in lines] == list(range(1, index + 1))
@@ -150,7 +144,7 @@ async def test_feed_that_fails_and_one_that_reads_nothing_hurt_neither_farm_nor_
         await nodes.start()
         await nodes.leader()
         index = await post(nodes, 100, "entry")
-        await until(lambda: feeds(nodes)["lines"]["lag"] == 0)
+        await wait_until(lambda: feeds(nodes)["lines"]["lag"] == 0)
         rows = feeds(nodes)
         assert [*rows] == ["broken", "idle", "lines"]
         assert rows["lines"] == {
@@ -187,13 +181,13 @@ async def test_feed_slower_than_the_retention_fell_behind_and_is_run_again(
         configure(nodes.directories[1], {"plugin": "slow"})
         await nodes.start()
         await nodes.leader()
-        await until(lambda: feeds(nodes)["slow"]["index"] is not None)
+        await wait_until(lambda: feeds(nodes)["slow"]["index"] is not None)
         await post(nodes, 100, "entry")
-        await until(lambda: nodes.node().farms["farm"].first_index > 50)
+        await wait_until(lambda: nodes.node().farms["farm"].first_index > 50)
         Slow.may_read.set()
-        await until(lambda: Slow.ends == ["FellBehind"])
+        await wait_until(lambda: Slow.ends == ["FellBehind"])
         index = await post(nodes, 1, "last")
-        await until(lambda: feeds(nodes)["slow"]["index"] == index)
+        await wait_until(lambda: feeds(nodes)["slow"]["index"] == index)
 
 
 REFUSED = {

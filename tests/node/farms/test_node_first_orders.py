@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
 from tests.node.support.cluster import ALONE_AND_QUICK, Cluster, cluster
+from tests.running import wait_until
 
 
 def orders_in_log(nodes: Cluster, node_id: int) -> list[tuple[str, str]]:
@@ -74,7 +74,5 @@ async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
             "warning: with an interval of 5s and R=3 a slow change of the leader ends a healthy publisher: "
             f"`garlicfarm farm set R={told['least_R']}` or more outlasts it\n"
         )
-        with trio.fail_after(240):
-            while "lease-too-short" not in caplog.text:  # noqa: ASYNC110 - a log has no event
-                await trio.sleep(0.01)
+        await wait_until(lambda: "lease-too-short" in caplog.text)
     assert PublisherApplication("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs

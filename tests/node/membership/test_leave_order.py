@@ -21,6 +21,7 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.storage import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.wire.messages import LogEntry, MessageType, ValueType
 from tests.node.support.jraft_peer import played, request
+from tests.running import wait_until
 
 APPEND, LEAVE = MessageType.APPEND_ENTRIES_REQUEST, MessageType.LEAVE_CLUSTER_REQUEST
 STRANGER = 9
@@ -46,9 +47,7 @@ async def test_member_that_was_told_to_leave_does_not_start_again(tmp_path: Path
         told = await leads.ask(request(LEAVE, 1, last_log_index=1))
         assert told is not None
         assert told.accepted
-        with trio.fail_after(240):
-            while not has_leave_order(store):  # noqa: ASYNC110 - a thread writes it
-                await trio.sleep(0.01)
+        await wait_until(lambda: has_leave_order(store))
         await plays.nodes.stop(1)
         config = load(directory / "garlicfarm.toml", {})
         with pytest.raises(Removed, match="garlicfarm node start --stay"):
@@ -89,8 +88,7 @@ async def test_order_that_a_later_leader_cancelled_is_forgotten(autojump_clock: 
     notes.raw.is_leaving = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notes.removal.watch)
-        while len(notes) < 2:  # noqa: ASYNC110 - a thread writes it
-            await trio.sleep(1)
+        await wait_until(lambda: len(notes) >= 2)
         nursery.cancel_scope.cancel()
     assert notes == [5, None]
 

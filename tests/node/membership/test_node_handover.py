@@ -26,6 +26,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, status
+from tests.running import wait_until
 
 Clock = trio.testing.MockClock
 RAFT = msgspec.convert(PRESETS["i2p"], RaftSection)
@@ -215,9 +216,7 @@ async def test_members_change_until_the_change_is_committed(autojump_clock: Cloc
         async with trio.open_nursery() as nursery:
             assert not members.is_changing
             nursery.start_soon(members.change, ConfChange(Change.ADD, newcomer))
-            with trio.fail_after(INTERVAL_S):
-                while not members.is_changing:  # noqa: ASYNC110
-                    await trio.sleep(0.0001)
+            await wait_until(lambda: members.is_changing, every_s=0.0001)
         assert not members.is_changing
 
 

@@ -12,6 +12,7 @@ from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
+from tests.running import wait_until
 
 
 async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
@@ -26,8 +27,7 @@ def members(nodes: Cluster, node: int) -> list[int]:
 
 async def ended(nodes: Cluster, node: int, within_s: float) -> None:
     with trio.fail_after(within_s):
-        while node in nodes.running:  # noqa: ASYNC110
-            await trio.sleep(0.1)
+        await wait_until(lambda: node not in nodes.running)
 
 
 async def test_server_that_is_added_holds_the_whole_log_and_votes(autojump_clock: MockClock) -> None:

@@ -21,6 +21,7 @@ from garlicfarm.node.dialler import MemberDialler
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint, Transport
 from tests.node.support.cluster import THREE, cluster
+from tests.running import wait_until
 
 PIN = "pin=sha256-" + 43 * "A"
 
@@ -105,8 +106,7 @@ async def test_leader_whose_process_ends_is_replaced_on_that_evidence(
         term = nodes.replica(2).raw.term
         pairs = ((2, 1), (3, 1), (2, 3), (3, 2))
         with trio.fail_after(240):
-            while not all(nodes.replica(a).peers.is_connected(b) for a, b in pairs):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            await wait_until(lambda: all(nodes.replica(a).peers.is_connected(b) for a, b in pairs))
             nodes.running[1].scope.cancel()
             await nodes.running[1].ended.wait()
             while nodes.replica(2).leader_id not in (2, 3):

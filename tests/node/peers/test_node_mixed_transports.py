@@ -16,6 +16,7 @@ from garlicfarm.net.handshake import HandshakeLimiter
 from garlicfarm.node import listeners
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import wait_until
 from tests.transports.connect_proxy import B32, ConnectProxy, connect_proxy
 
 ADMIN = "https://127.0.0.1:0"
@@ -53,10 +54,12 @@ def row(farm: Cluster, of: int, member: int) -> dict[str, Any]:
 
 async def error_of(farm: Cluster, of: int, member: int, words: str) -> str:
     """What node ``of`` says of its connection to ``member``, once that holds ``words``."""
-    with trio.fail_after(240):
-        while words not in (told := row(farm, of, member)["error"] or ""):  # noqa: ASYNC110 - of other tasks
-            await trio.sleep(0.02)
-    return told
+
+    def told() -> str:
+        error: str = row(farm, of, member)["error"] or ""
+        return error if words in error else ""
+
+    return await wait_until(told)
 
 
 async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader(tmp_path: Path) -> None:
@@ -79,10 +82,8 @@ async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader
 
 async def connected(farm: Cluster, of: int) -> None:
     """Node ``of`` is connected to all others that run."""
-    with trio.fail_after(240):
-        for member in farm.running.keys() - {of}:
-            while not farm.replica(of).peers.is_connected(member):  # noqa: ASYNC110 - so is this
-                await trio.sleep(0.02)
+    others = farm.running.keys() - {of}
+    await wait_until(lambda: all(map(farm.replica(of).peers.is_connected, others)))
 
 
 @pytest.mark.slow

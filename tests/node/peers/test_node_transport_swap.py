@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import trio
 
 from garlicfarm.cli import run
 from garlicfarm.errors import PluginError
@@ -17,6 +16,7 @@ from garlicfarm.raft import Change, ConfChange
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import ClusterServer
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import wait_until
 from tests.transports.connect_proxy import B32, connect_proxy
 from tests.transports.nginx import nginx
 
@@ -36,9 +36,7 @@ async def move(farm: Cluster, listen: str, endpoint: str) -> None:
     change = ConfChange(Change.SET, ClusterServer(MOVED, endpoint))
     index, _ = await farm.replica(leader).membership.change(change)
     await farm.applied(index)
-    with trio.fail_after(240):
-        while not farm.replica(leader).peers.is_connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
-            await trio.sleep(0.02)
+    await wait_until(lambda: farm.replica(leader).peers.is_connected(MOVED))
     index, _ = await farm.node(MOVED).farms["farm"].post(endpoint.encode(), "alice")
     await farm.applied(index)
 
@@ -134,8 +132,6 @@ async def test_member_of_a_scheme_that_is_not_installed_is_told_of_and_the_other
     async with cluster(tmp_path, 3, members=members, start=False) as farm:
         await farm.start(1, 2)
         leader = await farm.leader()
-        with trio.fail_after(240):
-            while "no plugin 'nothing'" not in str(farm.replica(leader).peers.error(3)):  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await wait_until(lambda: "no plugin 'nothing'" in str(farm.replica(leader).peers.error(3)))
         index, _ = await farm.node(leader).farms["farm"].post(b"one", "alice")
         await farm.applied(index)

@@ -18,6 +18,7 @@ from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.raft.types import Entry
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.wire.messages import ValueType
+from tests.running import wait_until
 
 USER, PASSWORD = "wanda", "wanda's word"
 KILLS = 4
@@ -43,9 +44,7 @@ async def test_watcher_of_a_farm_whose_nodes_are_killed_gets_every_entry_once_an
         posted, got = list[int](), list[Event]()
         async with client(farm) as watcher, client(farm) as writer, trio.open_nursery() as nursery:
             nursery.start_soon(watch, watcher, farm.name, got)
-            with trio.fail_after(120):
-                while not any(isinstance(event, LeaderEvent) and event.leader for event in got):  # noqa: ASYNC110
-                    await trio.sleep(0.1)
+            await wait_until(lambda: any(isinstance(event, LeaderEvent) and event.leader for event in got))
             async with trio.open_nursery() as posting:
                 posting.start_soon(post, writer, farm.name, posted)
                 for number in range(KILLS):
@@ -54,9 +53,7 @@ async def test_watcher_of_a_farm_whose_nodes_are_killed_gets_every_entry_once_an
                     await until_posted(posted, POSTED_BETWEEN * (number + 1))
                     await farm.start(node_id)
                 posting.cancel_scope.cancel()
-            with trio.fail_after(120):
-                while not any(event.index >= posted[-1] for event in got):  # noqa: ASYNC110 - processes
-                    await trio.sleep(0.1)
+            await wait_until(lambda: any(event.index >= posted[-1] for event in got))
             nursery.cancel_scope.cancel()
         entries = [event.entry for event in got if isinstance(event, EntryEvent)]
         log: list[Entry] = []
@@ -99,14 +96,13 @@ async def post(writer: AdminClient, farm: str, posted: list[int]) -> None:
 
 
 async def until_posted(posted: list[int], number: int) -> None:
-    with trio.fail_after(120):
-        while len(posted) < number:  # noqa: ASYNC110 - processes
-            await trio.sleep(0.05)
+    await wait_until(lambda: len(posted) >= number)
 
 
 async def leader(farm: ProcessFarm) -> int:
-    with trio.fail_after(120):
-        async with client(farm) as asked:
-            while (known := (await asked.status(farm.name))["leader"]) is None:  # noqa: ASYNC110 - processes
-                await trio.sleep(0.1)
-    return int(known)
+    async with client(farm) as asked:
+
+        async def known() -> object:
+            return (await asked.status(farm.name))["leader"]
+
+        return int(await wait_until(known))

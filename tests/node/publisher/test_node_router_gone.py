@@ -6,14 +6,13 @@ The interval is so long that nothing here happens by a status in its turn.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import trio
 
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.lease_set import decode_lease_set
@@ -24,6 +23,7 @@ from garlicfarm.setup.provision import MemberPlan
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import wait_until
 
 INTERVAL_MS = 600_000
 KEYS = long_term(b"\7" * 32)
@@ -77,11 +77,6 @@ class ServiceFarm:
         assert isinstance(own, PublisherApplication)
         return own.fold
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        with trio.fail_after(240):
-            while not condition():  # noqa: ASYNC110 - of several nodes, without an event in common
-                await trio.sleep(0.01)
-
     async def publisher(self, other_than: int = 0) -> int:
         """Wait for one that publishes, has told its LeaseSet, and is the only one."""
 
@@ -92,7 +87,7 @@ class ServiceFarm:
                 if service.order is not None and node_id != other_than
             ]
 
-        await self.until(lambda: publishing() and self.fold().report(publishing()[0]).lease_set is not None)
+        await wait_until(lambda: publishing() and self.fold().report(publishing()[0]).lease_set is not None)
         (found,) = publishing()
         return found
 
@@ -140,7 +135,7 @@ async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         view: Any = nodes.node(1).farms["farm"]
         await view.administer("interval", {"ms": INTERVAL_MS}, "alice")
         farm = ServiceFarm(nodes, services, calls)
-        await farm.until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
+        await wait_until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
         yield farm
 
 
@@ -161,7 +156,7 @@ async def test_router_that_dies_costs_two_statuses_of_its_member_and_one_of_the_
     assert lease_set.destination == KEYS.destination
     assert lease_set.published_s * 1000 <= published["meta"]["lastPublishedTime"]
     # One whose router is gone has no clients left to tell.
-    await farm.until(lambda: farm.services[first].serves_s == 0)
+    await wait_until(lambda: farm.services[first].serves_s == 0)
     assert (first, "announce") not in farm.calls
 
 
@@ -170,7 +165,7 @@ async def test_member_on_standby_whose_router_dies_is_not_named(farm: ServiceFar
     second, third = (node_id for node_id in farm.services if node_id != first)
     index = farm.nodes.replica().applied_index
     farm.services[second].kill_router()
-    await farm.until(lambda: farm.statuses(second, index))
+    await wait_until(lambda: farm.statuses(second, index))
     farm.services[first].kill_router()
     assert await farm.publisher(other_than=first) == third
     (withdrawn,) = farm.statuses(second, index)
@@ -191,7 +186,7 @@ async def _move_from(farm: ServiceFarm, first: int) -> int:
     begun_s = before.serves_s
     await farm.override(first, "off")
     second = await farm.publisher(other_than=first)
-    await farm.until(lambda: (first, "announce") in farm.calls[begun:])
+    await wait_until(lambda: (first, "announce") in farm.calls[begun:])
     assert farm.calls[begun:] == [(first, "retire"), (second, "publish"), (first, "announce")]
     assert before.successor == decode(farm.fold().report(second).lease_set)
     assert before.serves_s == farm.services[second].serves_s > begun_s

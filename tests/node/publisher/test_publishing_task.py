@@ -27,6 +27,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
+from tests.running import wait_until
 
 NOW_S = int(time.time())
 LEAVES = (MetaLease(b"a" * 32, 0, NOW_S + 3600), MetaLease(b"b" * 32, 3, NOW_S + 1800))
@@ -115,12 +116,6 @@ def task_of(named: Named, tmp_path: Path, *plugins: Publisher, keys: Any = None)
     return PublishingTask(context, fold, lease, keys, plugins, record)
 
 
-async def until(condition: Any) -> None:
-    with trio.fail_after(240):
-        while not condition():  # noqa: ASYNC110 - of several objects, without an event in common
-            await trio.sleep(0.01)
-
-
 async def test_order_has_the_signed_meta_lease_set_with_the_folds_date(tmp_path: Path) -> None:
     keys = create_keys(tmp_path / "master.key")
     order = task_of(Named(0), tmp_path, keys=keys).order()
@@ -148,11 +143,11 @@ async def test_node_whose_clock_is_wrong_does_not_publish_and_says_so(tmp_path: 
     task = task_of(named, tmp_path, plugin(tmp_path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.publishing_to_report is True)
+        await wait_until(lambda: task.publishing_to_report is True)
         named.clock = "is 9 days behind the farm's: correct it"
         named.name(1)
-        await until(lambda: task.publishing_to_report is None)
-        await until(lambda: task.describe()[0]["state"] == "standby")
+        await wait_until(lambda: task.publishing_to_report is None)
+        await wait_until(lambda: task.describe()[0]["state"] == "standby")
         (row,) = task.describe()
         assert row["problems"] == ["this node's clock is 9 days behind the farm's: correct it"]
         nursery.cancel_scope.cancel()
@@ -180,16 +175,16 @@ async def test_reports_what_its_publisher_does_from_standby_to_retirement(tmp_pa
         assert task.publishing_to_report is False
         assert task.describe()[0]["state"] == "standby"
         named.name(1)
-        await until(lambda: made.order is not None)
-        await until(lambda: task.publishing_to_report is True)
+        await wait_until(lambda: made.order is not None)
+        await wait_until(lambda: task.publishing_to_report is True)
         assert task.describe()[0]["state"] == "publishing"
-        await until(lambda: task.last_published_ms)
+        await wait_until(lambda: task.last_published_ms)
         named.duplicates = True  # another member signs with the same transient key
         assert task.publishing_to_report is None
         named.name(2)
         assert task.publishing_to_report is True  # until it has retired
-        await until(lambda: made.order is None)
-        await until(lambda: task.publishing_to_report is None)
+        await wait_until(lambda: made.order is None)
+        await wait_until(lambda: task.publishing_to_report is None)
         nursery.cancel_scope.cancel()
     again = task_of(named, tmp_path, plugin(tmp_path))
     assert again.last_published_ms == task.last_published_ms
@@ -220,17 +215,17 @@ async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_
     task = task_of(named, tmp_path, made)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.describe()[0]["state"] == "publishing")
+        await wait_until(lambda: task.describe()[0]["state"] == "publishing")
         assert task.news == frozenset()
         made.kill_router()
-        await until(lambda: task.news)
+        await wait_until(lambda: task.news)
         assert task.news == {("withdrawn", 1)}
         assert task.publishing_to_report is None
         assert named.warnings[:2] == ["publication-lost", "cannot-publish"]
-        await until(lambda: not task._may_be_published)
+        await wait_until(lambda: not task._may_be_published)
         named.taken = 10
         named.name(2)
-        await until(lambda: len(task.news) == 2)
+        await wait_until(lambda: len(task.news) == 2)
         assert task.news == {("withdrawn", 1), ("released", 10)}
         assert task.publishing_to_report is None
         nursery.cancel_scope.cancel()
@@ -317,7 +312,7 @@ async def test_lease_set_of_a_service_is_news_while_it_is_published(tmp_path: Pa
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
         assert task.lease_set is None
-        await until(lambda: task.lease_set)
+        await wait_until(lambda: task.lease_set)
         assert task.last_published_ls is None  # that is a Meta LeaseSet's
         assert task.last_published_ms
         assert task.news == {("published", 7)}
@@ -339,7 +334,7 @@ async def test_date_of_what_a_service_has_published_again_by_itself_is_reported(
     task = task_of(Named(), tmp_path, plugin(tmp_path, Again))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.last_published_ms == again_ms)
+        await wait_until(lambda: task.last_published_ms == again_ms)
         nursery.cancel_scope.cancel()
 
 
@@ -353,7 +348,7 @@ async def test_lease_set_that_is_too_large_for_a_status_is_left_out(tmp_path: Pa
     task = task_of(Named(), tmp_path, plugin(tmp_path, Large))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.describe()[0]["state"] == "publishing")
+        await wait_until(lambda: task.describe()[0]["state"] == "publishing")
         assert (task.lease_set is None) is (size > MAX_LEASE_SET_BYTES)
         nursery.cancel_scope.cancel()
 
@@ -381,10 +376,10 @@ async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newe
     calls: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.lease_set)
+        await wait_until(lambda: task.lease_set)
         named.due_since = None
         named.name(2)
-        await until(lambda: made.order is None)
+        await wait_until(lambda: made.order is None)
         await trio.testing.wait_all_tasks_blocked()
 
         async def note(call: str) -> None:
@@ -408,10 +403,10 @@ async def test_lease_set_that_is_forged_is_refused_and_told(tmp_path: Path) -> N
     task = task_of(named, tmp_path, made)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await until(lambda: task.lease_set)
+        await wait_until(lambda: task.lease_set)
         named.due_since, named.reports[2] = 12, NodeReport(applied=12, lease_set=encode(bytes(forged)))
         named.name(2)
-        await until(lambda: named.warnings)
+        await wait_until(lambda: named.warnings)
         assert named.warnings == ["successor-refused"]
         assert made.successor is None
         nursery.cancel_scope.cancel()
@@ -449,7 +444,7 @@ async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> N
         await task.wait_confirmed()
         assert task.publishing_to_report is False
         cast(WithKey, made).expires_ms = 0
-        await until(lambda: task.keys() == [made.key])
+        await wait_until(lambda: task.keys() == [made.key])
         assert task.publishing_to_report is None  # it has expired
         nursery.cancel_scope.cancel()
 
@@ -466,10 +461,10 @@ async def test_publishes_nothing_with_a_key_that_it_must_not_use_though_it_is_na
         assert made.order is None
         named.duplicates = False
         named.name(1)
-        await until(lambda: made.order is not None)
+        await wait_until(lambda: made.order is not None)
         cast(WithKey, made).expires_ms = 0
         named.name(1)
-        await until(lambda: made.order is None)
+        await wait_until(lambda: made.order is None)
         nursery.cancel_scope.cancel()
 
 

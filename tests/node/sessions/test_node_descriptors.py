@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +24,7 @@ from garlicfarm.lab.processes import process_farm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Endpoint
 from tests.node.support.cluster import ALONE, TRANSPORT
+from tests.running import wait_until
 
 FEWER_THAN_IT_HAS = 8
 EVENT = "event=listener-pauses"
@@ -76,13 +77,6 @@ async def test_node_without_file_descriptors_goes_on_quietly_and_recovers(tmp_pa
 FLOOD = 1000
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while True:
-        if condition():
-            return
-        await trio.sleep(0.1)
-
-
 async def flood(bound: tuple[str, int], held: deque[trio.SocketStream]) -> None:
     """Connect so often without a word; the newest connections stay open."""
     for _ in range(FLOOD):
@@ -128,7 +122,7 @@ async def test_strangers_at_both_ports_cannot_take_the_descriptors_of_the_store(
                     await client.post([bytes(90_000)])
             for stream in held:
                 await trio.aclose_forcefully(stream)
-            await until(lambda: any((store / "snapshots").glob("*.snap")))
+            await wait_until(lambda: any((store / "snapshots").glob("*.snap")))
             assert len(list((store / "log").glob("*.seg"))) > 1
         assert await farm.stop(1) == 0
     told = node.log_file.read_text()
@@ -159,8 +153,8 @@ async def test_node_without_any_descriptor_waits_with_its_store_and_goes_on(tmp_
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FEWER_THAN_IT_HAS, allowed[1]))
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(post_many, client)
-                    await until(lambda: (log / "0000000001.seg").stat().st_size >= 8 << 20)
-                    await until(lambda: "event=disk-hangs" in node.log_file.read_text())
+                    await wait_until(lambda: (log / "0000000001.seg").stat().st_size >= 8 << 20)
+                    await wait_until(lambda: "event=disk-hangs" in node.log_file.read_text())
                     assert process.poll() is None
                     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, allowed)
                 await client.post([b"after"])

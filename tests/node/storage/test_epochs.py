@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +20,7 @@ from garlicfarm.raft import Change, ConfChange
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.wire.messages import ClusterServer
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import wait_until
 
 LENGTH = 40
 KEEP = {"snapshot_every_entries": 20, "keep_entries": LENGTH, "keep_bytes": 1024}
@@ -59,12 +59,6 @@ def configure(node: Path) -> None:
         file.write('\n[[farm.feed]]\nplugin = "serving"\n')
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(HANG_GUARD_S):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
-            await trio.sleep(0.01)
-
-
 async def post(nodes: Cluster, node_id: int, count: int) -> int:
     index = 0
     for number in range(count):
@@ -87,7 +81,7 @@ async def test_current_epoch_stays_whole_whatever_retention_says(tmp_path: Path)
         configure(nodes.directories[1])
         await nodes.start()
         await nodes.leader()
-        await until(lambda: 1 in Serving.sources)
+        await wait_until(lambda: 1 in Serving.sources)
         source = Serving.sources[1]
         assert source.epoch_length == LENGTH
         for _ in range(3 * LENGTH):
@@ -96,7 +90,7 @@ async def test_current_epoch_stays_whole_whatever_retention_says(tmp_path: Path)
             first = newest - newest % LENGTH
             assert source.find_entry(max(0, first - 1)) >= source.first_index  # and what is between the two
         assert newest == 3 * LENGTH - 1
-        await until(lambda: source.first_index > LENGTH)  # the one before is gone
+        await wait_until(lambda: source.first_index > LENGTH)  # the one before is gone
         with pytest.raises(Compacted):
             source.find_entry(0)
         with pytest.raises(Compacted):
@@ -113,7 +107,7 @@ async def test_without_such_a_feed_retention_goes_by_its_settings(tmp_path: Path
     async with cluster(tmp_path, retention=KEEP, epoch_length=10**6) as nodes:
         await nodes.leader()
         index = await post(nodes, 1, 3 * LENGTH)
-        await until(lambda: nodes.node().farms["farm"].first_index > index - 2 * LENGTH)
+        await wait_until(lambda: nodes.node().farms["farm"].first_index > index - 2 * LENGTH)
 
 
 async def test_members_number_entries_alike_whether_they_replayed_them_or_got_a_snapshot(
@@ -130,11 +124,11 @@ async def test_members_number_entries_alike_whether_they_replayed_them_or_got_a_
             ConfChange(Change.SET, ClusterServer(2, nodes.endpoints[2]))
         )  # a Configuration between them
         await post(nodes, 1, LENGTH + 7)
-        await until(lambda: nodes.node(1).farms["farm"].first_index > LENGTH)
+        await wait_until(lambda: nodes.node(1).farms["farm"].first_index > LENGTH)
         await nodes.start(3)
         index = await post(nodes, 1, 5)
         await nodes.applied(index)
-        await until(lambda: len(Serving.sources) == 3)
+        await wait_until(lambda: len(Serving.sources) == 3)
         assert nodes.node(3).farms["farm"].first_index > LENGTH  # from a snapshot
         found = [numbers(Serving.sources[node_id]) for node_id in (1, 2, 3)]
         common = found[0].keys() & found[1].keys() & found[2].keys()
@@ -147,7 +141,7 @@ async def test_members_number_entries_alike_whether_they_replayed_them_or_got_a_
         Serving.sources.clear()
         await nodes.start(3)
         await nodes.applied(index)
-        await until(lambda: 3 in Serving.sources)
+        await wait_until(lambda: 3 in Serving.sources)
         again = numbers(Serving.sources[3])
         assert max(again) == max(common)
         common &= again.keys()  # it may have shortened its log meanwhile

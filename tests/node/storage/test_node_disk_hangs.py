@@ -19,8 +19,9 @@ from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.replica import Replica
 from garlicfarm.testing.memory_cluster import cluster
-from tests.node.entries.test_node_reading import Journal, hold_disk, linearizable, plain, until
+from tests.node.entries.test_node_reading import Journal, hold_disk, linearizable, plain
 from tests.node.support.cluster import cluster as cluster_of_nodes
+from tests.running import wait_until
 
 
 def view(farm: Replica) -> FarmAdminView:
@@ -112,10 +113,10 @@ async def test_member_alone_refuses_posts_while_its_disk_hangs_and_takes_them_ag
         release = hold_disk(farm)
         with trio.move_on_after(1):
             await nodes.post(b"x", via=1)
-        await until(lambda: farm.disk.is_hanging)
+        await wait_until(lambda: farm.disk.is_hanging)
         with pytest.raises(DiskHangs):  # it leads yet
             await nodes.post(b"y", via=1)
-        await until(lambda: not farm.is_leader)
+        await wait_until(lambda: not farm.is_leader)
         with pytest.raises(DiskHangs):  # nobody does
             await nodes.post(b"y", via=1)
         release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,15 +15,10 @@ from garlicfarm.errors import DiskHangs, GarlicFarmError
 from garlicfarm.lab.processes import process_farm
 from garlicfarm.setup.provision import FarmPlan
 from tests.node.support.cluster import ALONE
+from tests.running import wait_until
 
 COMMAND = (sys.executable, str(Path(__file__).parents[1] / "support" / "hanging_node.py"))
 PLAN = FarmPlan(application="log", raft={**ALONE, "disk_timeout_s": 0.3})
-
-
-async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    with trio.fail_after(240):
-        while not await condition():  # noqa: ASYNC110 - another process decides
-            await trio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -59,7 +53,7 @@ async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_
 
             index, _ = await client.post("farm", b"before")
             hang.touch()
-            await until(hangs)
+            await wait_until(hangs)
             assert await health() in (Exit.DEGRADED, Exit.NO_QUORUM)  # it leads for another moment
             assert not await ready()
             with pytest.raises(DiskHangs, match="has not answered for"):
@@ -67,11 +61,11 @@ async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_
             page, commit_index = await client.page("farm", 0)
             assert ([entry.value for entry in page.entries], commit_index) == ([b"before"], index)
             hang.unlink()
-            await until(posted)
-            await until(ready)
+            await wait_until(posted)
+            await wait_until(ready)
             assert await health() == Exit.OK
             hang.touch()
-            await until(hangs)
+            await wait_until(hangs)
         assert await farm.stop(1) == Exit.STORAGE
         assert "event=not-ended" in node.log_file.read_text()
         hang.unlink()
@@ -81,4 +75,4 @@ async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_
             async def there() -> bool:
                 return b"after" in [entry.value async for entry in client.log("farm")]
 
-            await until(there)
+            await wait_until(there)

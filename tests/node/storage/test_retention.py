@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import wait_until
 
 HANG_GUARD_S = 120.0
 KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
@@ -31,12 +31,6 @@ KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_module, "CHECK_S", 0.1)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(HANG_GUARD_S):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
-            await trio.sleep(0.02)
 
 
 def admin(nodes: Cluster, node_id: int) -> AdminClient:
@@ -94,8 +88,8 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         states = await applied(nodes, index)
         assert len(set(states)) == 1
         for node_id in nodes.running:
-            await until(partial(is_shortened, nodes, node_id, index - 100))
-            await until(partial(has_two_snapshots, nodes, node_id))
+            await wait_until(partial(is_shortened, nodes, node_id, index - 100))
+            await wait_until(partial(has_two_snapshots, nodes, node_id))
 
         # A reader that comes too late starts from the state, and has the same chain.
         async with admin(nodes, leader) as client:
@@ -129,7 +123,7 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         assert first_index(nodes, leader) >= first
         index = await post(nodes, 100, b"restarted")
         assert len(set(await applied(nodes, index))) == 1
-        await until(lambda: first_index(nodes, new) > first)
+        await wait_until(lambda: first_index(nodes, new) > first)
 
 
 async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
@@ -147,7 +141,7 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
         await nodes.start(1, 2)
         assert await nodes.leader() == 1
         index = await post(nodes, 200, b"without 3")
-        await until(lambda: first_index(nodes, 1) > index - 100)
+        await wait_until(lambda: first_index(nodes, 1) > index - 100)
         # All of Trio's own threads are busy, as with names that no resolver answers for.
         threads, busy = trio.to_thread.current_default_thread_limiter(), []
         while threads.available_tokens:
@@ -192,7 +186,7 @@ async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
             await applied(nodes, index)
         assert all(b - a >= 50 for a, b in pairwise(attempts))
         assert told(caplog, "snapshot-failed")[0]["index"] == attempts[0]
-        await until(lambda: first_index(nodes, 1) > 1)
+        await wait_until(lambda: first_index(nodes, 1) > 1)
         counted = nodes.node().metrics.registry.get_sample_value
         counts = [
             counted("garlicfarm_storage_snapshots_total", {"farm": nodes.plan.name, "outcome": outcome})
@@ -204,7 +198,7 @@ async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
 async def post_until_no_snapshot_is_due(nodes: Cluster, count: int) -> int:
     """Post so many entries; the index of the last one."""
     index = await post(nodes, count, b"x")
-    await until(lambda: nodes.replica().store.snapshot().index > index - KEEP["snapshot_every_entries"])
+    await wait_until(lambda: nodes.replica().store.snapshot().index > index - KEEP["snapshot_every_entries"])
     return index
 
 
@@ -215,7 +209,7 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
         await nodes.leader()
         for _ in range(2):  # at least one snapshot each time, however many entries are applied at once
             index = await post_until_no_snapshot_is_due(nodes, 150)
-        await until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
+        await wait_until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
         (state,) = await applied(nodes, index)
         await nodes.stop(1)
         newest, older = list_snapshots(nodes.data(1) / "farms" / nodes.plan.name / "snapshots")
@@ -235,7 +229,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
         await nodes.leader()
         async with admin(nodes, 1) as client:
             await client.administer(nodes.plan.name, "interval", {"ms": 1000})
-        await until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running))
+        await wait_until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running))
         boundaries = {node_id: first_index(nodes, node_id) for node_id in nodes.running}
         for node_id in nodes.running:
             farm = nodes.replica(node_id)
