@@ -104,16 +104,9 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/state/oldest", api.guarded("reader", api.oldest_state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/rankings", api.guarded("reader", rankings.queries), methods=["GET"]),
-            Route(
-                "/v1/farms/{farm}/rankings/{query}", api.guarded("reader", rankings.batches), methods=["GET"]
-            ),
+            Route("/v1/farms/{farm}/rankings/{query}", api.guarded("reader", rankings.body), methods=["GET"]),
             Route(
                 "/v1/farms/{farm}/rankings/{query}", api.guarded("admin", rankings.delete), methods=["DELETE"]
-            ),
-            Route(
-                "/v1/farms/{farm}/rankings/{query}/{batch}",
-                api.guarded("reader", rankings.body),
-                methods=["GET"],
             ),
             Route(
                 "/v1/farms/{farm}/rankings/{query}/{batch}",

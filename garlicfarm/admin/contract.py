@@ -20,15 +20,15 @@ __all__ = ["FarmView", "NodeView", "RankingsView"]
 
 
 class RankingsView(Protocol):
-    """Rankings of a farm that queries store at this node. A call that is cancelled may or may not take
-    effect. What waits raises `RankingNotStored`: this node's disk refuses."""
+    """Rankings of a farm that queries store at this node: the newest of each. A call that is cancelled may or
+    may not take effect. What waits raises `RankingNotStored`: this node's disk refuses."""
 
     async def put(self, query: str, batch: int, body: bytes, *, asof: int, run: str, user: str) -> bool:
         """Store the ranking of a batch durably, as of the index ``asof``; whether it is new: False if these
         bytes are stored for that batch already.
 
         `LocalProtocolError`: ``body`` is no ranking as of that index. `RankingConflict`: it contradicts the
-        run's other ones, or there are too many queries. Nothing was changed.
+        run's last one, or there are too many queries. Nothing was changed.
         """
         ...
 
@@ -41,16 +41,12 @@ class RankingsView(Protocol):
         """A row for each query: its newest ranking, and the newest that was compared with the node's own."""
         ...
 
-    def batches(self, query: str) -> list[dict[str, Any]]:
-        """A row for each stored ranking of a query, the newest first; none: there is no such query."""
-        ...
-
-    async def body(self, query: str, batch: int) -> bytes | None:
-        """A stored ranking, as it was sent; None: there is none."""
+    async def body(self, query: str) -> bytes | None:
+        """The stored ranking of a query, as it was sent; None: there is none."""
         ...
 
     async def delete(self, query: str) -> bool:
-        """Delete the rankings of a query; whether there were any."""
+        """Delete the ranking of a query; whether there was one."""
         ...
 
 

@@ -135,7 +135,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "ranking-conflict",
                 text,
                 "Nothing was stored. A query that begins anew takes another `run`; an admin deletes the"
-                " rankings of a query with `DELETE …/rankings/QUERY`.",
+                " ranking of a query with `DELETE …/rankings/QUERY`.",
             )
         case RankingNotStored():
             return Problem(

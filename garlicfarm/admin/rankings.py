@@ -1,7 +1,7 @@
 """``/v1/farms/{farm}/rankings``: rankings that queries store at this node, beside its own.
 
-A ranking is kept as it was sent, at this node only, and decides nothing: no entry of the log depends on it.
-`PUT` is idempotent, so a query that was killed between it and its own commit repeats it.
+The newest of each query is kept as it was sent, at this node only, and decides nothing: no entry of the log
+depends on it. `PUT` is idempotent, so a query that was killed between it and its own commit repeats it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Rankings:
     async def put(self, request: Request, user: str) -> Response:
         """Store a ranking: 201, or 200 where its bytes are stored for that batch already."""
         body = await self._read_body(request)
-        farm, query, batch = self._find_farm(request), _query(request), _batch(request)
+        farm, query = self._find_farm(request), _query(request)
+        batch = int(parse_number("batch", request.path_params["batch"], MAX_NUMBER))
         asof = int(number(request, "asof", 0, MAX_NUMBER, least=1))
         if not asof:
             raise Problem(400, "bad-query", "asof is missing", "Name the index that the ranking is of.")
@@ -61,33 +62,25 @@ class Rankings:
         return json_answer(answer, farm, status=201 if is_new else 200)
 
     async def queries(self, request: Request, user: str) -> Response:
-        """Which queries store rankings here, and how their newest ones compare with the node's own."""
+        """Which queries store rankings here, and how these compare with the node's own."""
         farm = self._find_farm(request)
         head = {"schema": "garlicfarm.rankings/1", "farm": farm.farm, "index": farm.commit_index}
         rankings = farm.rankings
         return json_answer({**head, "queries": rankings.queries(), "unusable": rankings.unusable}, farm)
 
-    async def batches(self, request: Request, user: str) -> Response:
-        """The stored rankings of a query, without their bodies."""
-        farm, query = self._find_farm(request), _query(request)
-        rows = farm.rankings.batches(query)
-        if not rows:
-            raise _missing(f"no query {query} has stored a ranking")
-        return json_answer({"query": query, "batches": rows}, farm)
-
     async def body(self, request: Request, user: str) -> Response:
-        """A stored ranking, byte for byte."""
-        farm, query, batch = self._find_farm(request), _query(request), _batch(request)
-        body = await _in_time(farm.rankings.body(query, batch))
+        """The stored ranking of a query, byte for byte."""
+        farm, query = self._find_farm(request), _query(request)
+        body = await _in_time(farm.rankings.body(query))
         if body is None:
-            raise _missing(f"no ranking of batch {batch} of a query {query} is stored")
+            raise _missing(query)
         return Pieces(body, headers=farm_headers(farm), media_type="application/json")
 
     async def delete(self, request: Request, user: str) -> Response:
-        """Delete a query's rankings."""
+        """Delete a query's ranking."""
         farm, query = self._find_farm(request), _query(request)
         if not await _in_time(farm.rankings.delete(query)):
-            raise _missing(f"no query {query} has stored a ranking")
+            raise _missing(query)
         return json_answer({"query": query}, farm)
 
 
@@ -114,14 +107,10 @@ def _query(request: Request) -> str:
     return checked_name("the query's name", request.path_params["query"])
 
 
-def _batch(request: Request) -> int:
-    return int(parse_number("batch", request.path_params["batch"], MAX_NUMBER))
-
-
-def _missing(detail: str) -> Problem:
+def _missing(query: str) -> Problem:
     return Problem(
         404,
         "no-such-ranking",
-        f"{detail} at this node",
+        f"no query {query} has stored a ranking at this node",
         "`GET …/rankings` lists those that it has; other nodes have theirs.",
     )

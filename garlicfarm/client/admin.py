@@ -146,13 +146,9 @@ class AdminClient:
         return (await self._ask("PUT", path, params=params, content=ranking)).status == 201
 
     async def rankings(self, farm: str) -> list[dict[str, Any]]:
-        """A row for each query that stores rankings at the node that answers: its newest ranking, and how the
+        """A row for each query that stores rankings at the node that answers: its newest one, and how the
         newest compared one relates to the node's own."""
         return _rows(await self._ask("GET", _path(farm, "rankings")), "queries")
-
-    async def stored_rankings(self, farm: str, query: str) -> list[dict[str, Any]]:
-        """A row for each ranking of a query that the node keeps, the newest first."""
-        return _rows(await self._ask("GET", _path(farm, f"rankings/{quote(query, safe='')}")), "batches")
 
     async def put_reader(self, farm: str, query: str, index: int) -> None:
         """Report that a query has read the log up to ``index``: `readers` shows it for ten minutes."""

@@ -98,8 +98,6 @@ class StoredRankings:
         self._watched_until = trio.current_time() + WATCHED_S
         self._stored.set()
         self._stored = trio.Event()
-        if not is_new and batch != self._store.queries[query][-1].batch:
-            return is_new  # an older batch again: the newest stays the one that is compared
         if asof > self._core.applied_index:
             self._awaited.setdefault(query, (batch, summary))  # a node that lags compares one after the other
         else:
@@ -112,22 +110,14 @@ class StoredRankings:
 
     def queries(self) -> list[dict[str, Any]]:
         rows = []
-        for query, rankings in sorted(self._store.queries.items()):
-            newest: dict[str, Any] = msgspec.to_builtins(rankings[-1])
-            del newest["number"]
+        for query, newest in sorted(self._store.queries.items()):
             compared = self._compared.get(query)
             comparison = None if compared is None else msgspec.to_builtins(compared)
-            rows.append({"query": query, **newest, "stored": len(rankings), "comparison": comparison})
+            rows.append({"query": query, **msgspec.to_builtins(newest), "comparison": comparison})
         return rows
 
-    def batches(self, query: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._store.queries.get(query, ()))))
-        for row in rows:
-            del row["number"]
-        return rows
-
-    async def body(self, query: str, batch: int) -> bytes | None:
-        return await self._call(partial(self._store.body, query, batch))
+    async def body(self, query: str) -> bytes | None:
+        return await self._call(partial(self._store.body, query))
 
     async def delete(self, query: str) -> bool:
         was_there = await self._call(partial(self._store.delete, query))

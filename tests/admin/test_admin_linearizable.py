@@ -17,7 +17,7 @@ from tests.admin.fake_node import PASSWORDS, FakeNode
 
 FARM = "/v1/farms/{farm}/"
 READS = ["status", "log", "log/extent", "state", "state/oldest", "ranking", "policy", "members"]
-OF_THE_NODE = ["readers", "rankings", "rankings/{query}", "rankings/{query}/{batch}"]
+OF_THE_NODE = ["readers", "rankings", "rankings/{query}"]
 """These answer what this node keeps, which no other member confirms."""
 
 

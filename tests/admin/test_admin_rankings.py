@@ -20,7 +20,6 @@ from garlicfarm.admin.readers import EXPIRY_S, MAX_OF_USER
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import (
     AuthError,
-    LocalProtocolError,
     NoQuorum,
     OutcomeUnknown,
     RankingConflict,
@@ -53,16 +52,14 @@ async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient
             {"query": "spark", "batch": 7, "asof": 1, "run": "r"},
         )
         assert answer.headers["Garlic-Farm-Id"] == node.farm.farm_id.hex()
-    answer = await http.get(f"{RANKINGS}/spark/7")
+    answer = await http.get(f"{RANKINGS}/spark")
     assert (answer.content, answer.headers["Content-Type"]) == (ranking(1), "application/json")
     listed = (await http.get(RANKINGS)).json()
     assert (listed["schema"], listed["farm"], listed["index"]) == ("garlicfarm.rankings/1", "farm", 1)
     assert listed["unusable"] == 0
     (row,) = listed["queries"]
     assert (row["query"], row["batch"], row["asof"], row["run"], row["user"]) == ("spark", 7, 1, "r", "anna")
-    (batch,) = (await http.get(f"{RANKINGS}/spark")).json()["batches"]
-    assert batch.items() <= row.items()
-    assert batch["size_bytes"] == len(ranking(1))
+    assert row["size_bytes"] == len(ranking(1))
 
 
 @pytest.mark.parametrize(
@@ -93,8 +90,8 @@ async def test_ranking_that_cannot_be_used_is_refused_and_nothing_stored(
 
 
 async def test_what_is_not_stored_is_not_found(http: httpx.AsyncClient) -> None:
-    for method, path in (("GET", "q"), ("DELETE", "q"), ("GET", "q/1")):
-        answer = await http.request(method, f"{RANKINGS}/{path}")
+    for method in ("GET", "DELETE"):
+        answer = await http.request(method, f"{RANKINGS}/q")
         assert (answer.status_code, answer.json()["type"]) == (404, "garlicfarm:no-such-ranking")
 
 
@@ -103,13 +100,10 @@ async def test_client_stores_and_lists(client: AdminClient, http: httpx.AsyncCli
     assert not await client.put_ranking("farm", "spark", 0, ranking(4), asof=4, run="another")
     assert await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
     (row,) = await client.rankings("farm")
-    assert (row["batch"], row["stored"]) == (1, 2)
-    assert [each["batch"] for each in await client.stored_rankings("farm", "spark")] == [1, 0]
-    assert (await http.get(f"{RANKINGS}/spark/0")).content == ranking(4)
+    assert row["batch"] == 1
+    assert (await http.get(f"{RANKINGS}/spark")).content == ranking(5)
     assert (await http.delete(f"{RANKINGS}/spark")).is_success
     assert await client.rankings("farm") == []
-    with pytest.raises(LocalProtocolError, match="no query spark has stored a ranking at this node"):
-        await client.stored_rankings("farm", "spark")
 
 
 async def test_client_raises_what_the_node_refuses(client, node, url, monkeypatch):
@@ -189,12 +183,8 @@ async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(node, m
         assert answer.status_code == 200  # the first request has stored it after all
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "place"), [("GET", "body", "spark/7"), ("DELETE", "delete", "spark")]
-)
-async def test_disk_that_hangs_ends_reading_and_deleting_in_time(
-    node, mock_clock, monkeypatch, method, name, place
-):
+@pytest.mark.parametrize(("method", "name"), [("GET", "body"), ("DELETE", "delete")])
+async def test_disk_that_hangs_ends_reading_and_deleting_in_time(node, mock_clock, monkeypatch, method, name):
     hung_s: list[float] = []
 
     async def hanging(*_: object) -> None:
@@ -211,7 +201,7 @@ async def test_disk_that_hangs_ends_reading_and_deleting_in_time(
     auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
     transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
-        answer = await client.request(method, f"{RANKINGS}/{place}")
+        answer = await client.request(method, f"{RANKINGS}/spark")
     assert (answer.status_code, answer.json()["type"]) == (504, "garlicfarm:outcome-unknown")
     assert hung_s == [STORE_DEADLINE_S]
 

@@ -28,7 +28,6 @@ LEAST = {
     "GET /v1/farms/{farm}/rankings": "reader",
     "GET /v1/farms/{farm}/rankings/{query}": "reader",
     "DELETE /v1/farms/{farm}/rankings/{query}": "admin",
-    "GET /v1/farms/{farm}/rankings/{query}/{batch}": "reader",
     "PUT /v1/farms/{farm}/rankings/{query}/{batch}": "writer",
     "GET /v1/farms/{farm}/readers": "reader",
     "PUT /v1/farms/{farm}/readers/{query}": "reader",

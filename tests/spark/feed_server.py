@@ -93,6 +93,12 @@ class FeedServer:
         """Drop the entries before ``first_index``."""
         trio.from_thread.run_sync(self.farm.compact, first_index, trio_token=self._token)
 
+    def stored_ranking(self, query: str) -> str:
+        """As the sink has stored it at this node."""
+        body = trio.from_thread.run(self.farm.rankings.body, query, trio_token=self._token)
+        assert body is not None
+        return body.decode()
+
     def stop(self) -> None:
         trio.from_thread.run_sync(self._shutdown.set, trio_token=self._token)
 

@@ -324,9 +324,9 @@ def test_rank_to_the_nodes_stores_its_rankings_there_under_its_name(
         assert rank.errors().splitlines()[-1] == (
             "verified 1 states, equal to the nodes', the last of farm at index 10"
         )
-    store = server.farm.rankings._store
-    assert [(each.batch, each.asof) for each in store.queries["spark"]] == [(0, 6), (1, 10)]
-    assert store.body("spark", 1) == EXPECTED[10].ranking.encode()
+    (row,) = server.farm.rankings.queries()
+    assert (row["query"], row["batch"], row["asof"]) == ("spark", 1, 10)
+    assert server.stored_ranking("spark") == EXPECTED[10].ranking
 
 
 @pytest.mark.parametrize(

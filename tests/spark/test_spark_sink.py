@@ -8,8 +8,9 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +86,38 @@ def rows(*indexes: int, farm_id: str = FARM_ID, farm: str = "farm") -> pyarrow.R
     )
 
 
-def stored(server: FeedServer, query: str = "spark") -> dict[int, tuple[int, str]]:
-    """Batch → index and run."""
-    return {each.batch: (each.asof, each.run) for each in server.farm.rankings._store.queries.get(query, ())}
+def stored(server: FeedServer) -> tuple[int, int, str] | None:
+    """The batch, the index and the run of the newest ranking."""
+    for row in server.farm.rankings.queries():
+        assert row["query"] == "spark"
+        return row["batch"], row["asof"], row["run"]
+    return None
 
 
-def body(server: FeedServer, batch: int) -> str:
-    found = server.farm.rankings._store.body("spark", batch)
-    assert found is not None
-    return found.decode()
+@dataclass
+class Asked:
+    """A request to store a ranking, and what the node answered."""
+
+    batch: int
+    asof: int
+    run: str
+    body: str
+    is_new: bool
+
+
+def watched(server: FeedServer, answered: Callable[[Asked], None] = lambda asked: None) -> list[Asked]:
+    """The requests from now on; ``answered`` is called before the answer leaves."""
+    put = server.farm.rankings.put
+    asked: list[Asked] = []
+
+    async def put_and_tell(query: str, batch: int, body: bytes, *, asof: int, run: str, user: str) -> bool:
+        is_new = await put(query, batch, body, asof=asof, run=run, user=user)
+        asked.append(Asked(batch, asof, run, body.decode(), is_new))
+        answered(asked[-1])
+        return is_new
+
+    server.farm.rankings.put = put_and_tell  # type: ignore[method-assign]
+    return asked
 
 
 def test_commit_stores_the_newest_ranking_of_all_tasks_byte_for_byte(
@@ -102,12 +126,12 @@ def test_commit_stores_the_newest_ranking_of_all_tasks_byte_for_byte(
     sink = writer(server, checkpointLocation=str(checkpoint))
     messages: list[Any] = [sink.write(iter(each)) for each in ([rows(3, 20, 7), rows(9)], [], [rows(15)])]
     sink.commit(pickle.loads(pickle.dumps(messages)), 4)
-    assert stored(server) == {4: (20, QUERY_ID)}
-    assert body(server, 4) == EXPECTED[20].ranking
+    assert stored(server) == (4, 20, QUERY_ID)
+    assert server.stored_ranking("spark") == EXPECTED[20].ranking
     sink.commit(messages, 4)  # repeated after a crash
     sink.commit([sink.write(iter([]))], 5)  # nothing new
     sink.abort([None], 6)
-    assert stored(server) == {4: (20, QUERY_ID)}
+    assert stored(server) == (4, 20, QUERY_ID)
 
 
 def test_run_is_the_querys_id_or_the_option_or_new_at_each_start(
@@ -124,7 +148,7 @@ def test_run_is_the_querys_id_or_the_option_or_new_at_each_start(
     ):
         sink = writer(server, **options)
         sink.commit([sink.write(iter([rows(10 + batch)]))], batch)
-        assert stored(server)[batch] == (10 + batch, run)
+        assert stored(server) == (batch, 10 + batch, run)
 
 
 def test_contradiction_is_an_error_of_the_batch_and_another_run_replaces(server: FeedServer) -> None:
@@ -134,7 +158,7 @@ def test_contradiction_is_an_error_of_the_batch_and_another_run_replaces(server:
         sink.commit([sink.write(iter([rows(21)]))], 1)
     again = writer(server, run="b")
     again.commit([again.write(iter([rows(10)]))], 1)
-    assert stored(server) == {1: (10, "b")}
+    assert stored(server) == (1, 10, "b")
 
 
 def test_rows_of_a_farm_that_the_node_lacks_are_refused(server: FeedServer) -> None:
@@ -142,7 +166,7 @@ def test_rows_of_a_farm_that_the_node_lacks_are_refused(server: FeedServer) -> N
     for other in (rows(5, farm_id="f" * 32), rows(5, farm="other", farm_id="f" * 32)):
         with pytest.raises(ConfigError, match=r"has no farm (farm|other) with the id f{32}"):
             sink.commit([sink.write(iter([other]))], 1)
-    assert stored(server) == {}
+    assert stored(server) is None
 
 
 def test_rows_of_a_farm_that_the_node_lacks_are_left_out_where_losses_are_allowed(
@@ -150,7 +174,7 @@ def test_rows_of_a_farm_that_the_node_lacks_are_left_out_where_losses_are_allowe
 ) -> None:
     sink = writer(server, failOnDataLoss="false")
     sink.commit([sink.write(iter([rows(5, farm="other", farm_id="f" * 32), rows(9)]))], 1)
-    assert stored(server) == {1: (9, "fresh")}
+    assert stored(server) == (1, 9, "fresh")
     (said,) = caplog.messages
     assert said.endswith(f"no farm other with the id {'f' * 32}: its ranking at index 5 is not stored")
 
@@ -159,7 +183,7 @@ def test_farm_with_urls_of_its_own_is_stored_there(server: FeedServer) -> None:
     nowhere = "https://127.0.0.1:1?pin=sha256-" + "A" * 43
     sink = writer(server, **{"url": nowhere, "url.FARM": server.url})
     sink.commit([sink.write(iter([rows(9)]))], 1)
-    assert stored(server) == {1: (9, "fresh")}
+    assert stored(server) == (1, 9, "fresh")
 
 
 def test_password_is_read_for_each_batch_and_the_next_node_asked(server: FeedServer) -> None:
@@ -171,7 +195,7 @@ def test_password_is_read_for_each_batch_and_the_next_node_asked(server: FeedSer
         sink.commit([message], 1)
     server.password_file.write_text(right)
     sink.commit([message], 1)
-    assert stored(server) == {1: (9, "fresh")}
+    assert stored(server) == (1, 9, "fresh")
     with pytest.raises(UnreachableError):
         writer(server, url="https://127.0.0.1:1", pin="sha256-" + "A" * 43).commit([message], 1)
 
@@ -220,19 +244,20 @@ def start(spark: Any, server: FeedServer, checkpoint: Path, size: int = 20, **op
 def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
     spark: Session, server: FeedServer, tmp_path: Path
 ) -> None:
-    expected: dict[int, tuple[int, str]] = {}
+    asked = watched(server)
     for size in (20, 30):
         checkpoint = tmp_path / f"by {size}"
         start(spark.spark, server, checkpoint, size).awaitTermination()
         run = json.loads((checkpoint / "metadata").read_text())["id"]
         ends = [*range(size, END, size), END]
-        expected |= {batch: (end, run) for batch, end in enumerate(ends)}
-        assert stored(server) == expected
-    for batch, (end, _) in expected.items():
-        assert body(server, batch) == EXPECTED[end].ranking
+        assert asked == [
+            Asked(batch, end, run, EXPECTED[end].ranking, True) for batch, end in enumerate(ends)
+        ]
+        assert stored(server) == (len(ends) - 1, END, run)
+        asked.clear()
     (reader,) = told(server)
     assert reader[:2] == ("reader", "local")
-    assert reader[2] in {end for end, _ in expected.values()}  # after which batch depends on the time
+    assert reader[2] in {*range(20, END, 20), *ends}  # after which batch depends on the time
     (row,) = server.farm.rankings.queries()
     assert row["comparison"] == {"batch": len(ends) - 1, "asof": END, "equal": True, "difference": ""}
     with pytest.raises(StreamingQueryException, match="ConfigError: the option farms is unknown"):
@@ -249,7 +274,9 @@ def test_sink_of_rank_starts_in_any_thread(spark: Session, server: FeedServer, t
     with ThreadPoolExecutor(1) as other:
         query = other.submit(runner._start, lambda batch, number: None).result()
     query.awaitTermination()
-    assert [index for index, _ in stored(server).values()] == [END]
+    found = stored(server)
+    assert found is not None
+    assert found[:2] == (0, END)
 
 
 DRIVER = """
@@ -272,19 +299,13 @@ KILLED_AT = 2
 def test_java_killed_between_the_request_and_its_own_note_repeats_the_same_bytes(
     spark: Session, server: FeedServer, tmp_path: Path
 ) -> None:
-    store = server.farm.rankings
-    put = store.put
-    asked: list[tuple[int, bytes, bool]] = []
     driver: list[int] = []
 
-    async def put_and_kill(query: str, batch: int, body: bytes, **more: Any) -> bool:
-        is_new = await put(query, batch, body, **more)
-        asked.append((batch, body, is_new))
-        if batch == KILLED_AT and driver:
+    def kill(request: Asked) -> None:
+        if request.batch == KILLED_AT and driver:
             os.kill(driver.pop(), signal.SIGKILL)  # it has no answer yet, and has noted nothing
-        return is_new
 
-    store.put = put_and_kill  # type: ignore[method-assign]
+    asked = watched(server, kill)
     checkpoint, scratch = tmp_path / "checkpoint", tmp_path / "scratch"
     scratch.mkdir()
     words = [f"{name}={value}" for name, value in server.options().items()]
@@ -301,13 +322,13 @@ def test_java_killed_between_the_request_and_its_own_note_repeats_the_same_bytes
             assert process.wait(240) != 0
         finally:
             process.kill()
-    assert [batch for batch, _, _ in asked] == [0, 1, KILLED_AT]
+    assert [request.batch for request in asked] == [0, 1, KILLED_AT]
     assert not (checkpoint / "commits" / f"{KILLED_AT}").exists()
 
     start(spark.spark, server, checkpoint).awaitTermination()
     ends = [*range(20, END, 20), END]
-    assert [batch for batch, _, _ in asked[3:]] == [*range(KILLED_AT, len(ends))]
-    assert asked[3][1] == asked[2][1]
-    assert [is_new for _, _, is_new in asked] == [True] * 3 + [False] + [True] * (len(ends) - 3)
-    assert [body(server, batch) for batch in range(len(ends))] == [EXPECTED[end].ranking for end in ends]
-    assert len({run for _, run in stored(server).values()}) == 1
+    (run,) = {request.run for request in asked}
+    once = [Asked(batch, end, run, EXPECTED[end].ranking, True) for batch, end in enumerate(ends)]
+    again = replace(once[KILLED_AT], is_new=False)
+    assert asked == [*once[: KILLED_AT + 1], again, *once[KILLED_AT + 1 :]]
+    assert stored(server) == (len(ends) - 1, END, run)

@@ -13,7 +13,7 @@ import pytest
 
 from garlicfarm.errors import RankingConflict, RankingNotStored
 from garlicfarm.storage import ranking_store
-from garlicfarm.storage.ranking_store import MAX_QUERIES, MAX_RANKINGS, RankingStore
+from garlicfarm.storage.ranking_store import MAX_QUERIES, RankingStore
 
 
 class Store(RankingStore):
@@ -23,9 +23,6 @@ class Store(RankingStore):
         self, batch: int, body: bytes = b"{}", *, asof: int = 10, run: str = "r", query: str = "q"
     ) -> bool:
         return self.put(query, batch, body, asof=asof, run=run, user="paul", now_ms=5)
-
-    def batches(self, query: str = "q") -> list[int]:
-        return [each.batch for each in self.queries.get(query, ())]
 
 
 def loaded(directory: Path) -> Store:
@@ -44,11 +41,10 @@ def test_ranking_is_there_after_loading_with_all_that_is_known_of_it(store: Stor
     assert store.add(3, body)
     again = loaded(tmp_path / "rankings")
     assert again.queries == store.queries
-    (known,) = again.queries["q"]
+    known = again.queries["q"]
     assert (known.batch, known.asof, known.run, known.user, known.stored_ms) == (3, 10, "r", "paul", 5)
-    assert again.body("q", 3) == body
-    assert again.body("q", 4) is None
-    assert again.body("another", 3) is None
+    assert again.body("q") == body
+    assert again.body("another") is None
 
 
 @pytest.mark.parametrize("run", ["r", "another"])
@@ -76,29 +72,18 @@ def test_contradiction_within_a_run_is_refused_and_changes_nothing(
         store.add(batch, b"other", asof=asof)
     assert str(raised.value) == told
     assert store.queries is before
-    assert store.body("q", 3) == b"first"
+    assert store.body("q") == b"first"
 
 
-def test_another_run_begins_anew_at_any_batch_and_index(store: Store) -> None:
-    for batch in (3, 4):
-        store.add(batch, b"first", asof=20)
-    assert store.add(0, b"second", asof=7, run="s")
-    assert store.add(4, b"second", asof=8, run="s")  # in the place of the first run's
-    assert store.batches() == [3, 0, 4]
-    assert store.body("q", 4) == b"second"
-    assert store.add(5, b"first", asof=20)  # the first run's checkpoint continues
-    with pytest.raises(RankingConflict, match="run s: batch 3 comes after batch 4"):
-        store.add(3, b"third", run="s")
-
-
-def test_oldest_ranking_makes_room_and_its_file_is_gone(store: Store, tmp_path: Path) -> None:
-    for batch in range(MAX_RANKINGS + 2):
-        store.add(batch)
-    store.add(0, run="s")  # the newest, whatever its number is
-    expected = [*range(3, MAX_RANKINGS + 2), 0]
-    assert store.batches() == expected
-    assert loaded(tmp_path / "rankings").batches() == expected
-    assert len(list((tmp_path / "rankings" / "q").iterdir())) == MAX_RANKINGS
+def test_newest_ranking_takes_the_place_of_the_last_one_and_of_any_of_another_run(
+    store: Store, tmp_path: Path
+) -> None:
+    for batch, asof, run in ((3, 20, "r"), (4, 20, "r"), (0, 7, "s"), (4, 8, "s"), (5, 20, "r")):
+        body = f"{batch} of {run}".encode()
+        assert store.add(batch, body, asof=asof, run=run)
+        for each in (store, loaded(tmp_path / "rankings")):
+            assert (each.queries["q"].batch, each.body("q")) == (batch, body)
+    assert len(list((tmp_path / "rankings").iterdir())) == 1
 
 
 def test_query_too_many_is_refused_until_another_is_deleted(store: Store, tmp_path: Path) -> None:
@@ -123,60 +108,43 @@ def test_full_disk_is_an_error_that_says_so_and_leaves_the_old_ranking(
 
     with monkeypatch.context() as patched:
         patched.setattr(ranking_store, "replace_file", full)
-        with pytest.raises(RankingNotStored, match=r"cannot write .*/q/4\.ranking: No space left on device"):
+        with pytest.raises(RankingNotStored, match=r"cannot write .*/q\.ranking: No space left on device"):
             store.add(4, b"second")
-    assert store.batches() == [3]
+    assert (store.queries["q"].batch, store.body("q")) == (3, b"first")
     assert store.add(4, b"second")
-    assert loaded(tmp_path / "rankings").batches() == [3, 4]
+    assert loaded(tmp_path / "rankings").body("q") == b"second"
 
 
-def test_damaged_files_are_told_and_left_out_and_half_written_ones_removed(
+def test_unusable_files_are_told_and_left_out_until_the_next_ranking_replaces_them(
     store: Store, tmp_path: Path
 ) -> None:
-    for batch in range(4):
-        store.add(batch, b"body")
-    folder = tmp_path / "rankings" / "q"
-    (folder / "0.ranking").write_bytes(b"no line of JSON")
-    (folder / "1.ranking").write_bytes((folder / "1.ranking").read_bytes()[:-1])
-    (folder / "3.ranking").rename(folder / "7.ranking")  # not where its head says
-    (folder / "9.ranking.new").write_bytes(b"half")
-    again = loaded(tmp_path / "rankings")
-    assert again.batches() == [2]
-    assert sorted(problem.partition(" is no stored ranking")[0] for problem in again.problems) == [
-        str(folder / f"{name}.ranking") for name in (0, 1, 7)
+    for query in ("cut", "good", "loop", "no json"):
+        store.add(1, b"body", query=query)
+    folder = tmp_path / "rankings"
+    (folder / "no json.ranking").write_bytes(b"no line of JSON")
+    (folder / "cut.ranking").write_bytes((folder / "cut.ranking").read_bytes()[:-1])
+    (folder / "loop.ranking").unlink()
+    (folder / "loop.ranking").symlink_to(folder / "loop.ranking")
+    (folder / "good.ranking.new").write_bytes(b"half")
+    (folder / "folder").mkdir()
+    again = loaded(folder)
+    assert set(again.queries) == {"good"}
+    assert not (folder / "good.ranking.new").exists()
+    replaced = "it is not shown; the query's next ranking replaces it"
+    assert again.problems == [
+        f"{folder}/cut.ranking is no stored ranking: {replaced}",
+        f"{folder}/folder cannot be read (it is a directory, not a regular file): it is not shown; delete it",
+        f"{folder}/loop.ranking cannot be read (Too many levels of symbolic links): {replaced}",
+        f"{folder}/no json.ranking is no stored ranking: {replaced}",
     ]
-    assert not (folder / "9.ranking.new").exists()
-    assert {path.stem for path in again.unusable} == {"0", "1", "7"}
-    (folder / "2.ranking").write_bytes((folder / "2.ranking").read_bytes()[:-1] + b"!")
-    with pytest.raises(RankingNotStored, match="is damaged: delete the rankings of q"):
-        again.body("q", 2)
-
-
-def test_files_that_cannot_be_read_are_told_and_left_out_until_they_are_sent_again(
-    store: Store, tmp_path: Path
-) -> None:
-    for batch in range(3):
-        store.add(batch, b"body")
-    store.add(0, query="other")
-    folder = tmp_path / "rankings" / "q"
-    (folder / "1.ranking").unlink()
-    (folder / "1.ranking").symlink_to(folder / "1.ranking")
-    (tmp_path / "rankings" / "gone").symlink_to(tmp_path / "rankings" / "gone")
-    again = loaded(tmp_path / "rankings")
-    assert (again.batches(), again.batches("other")) == ([0, 2], [0])
-    assert again.body("q", 2) == b"body"
-    of_query, of_file = again.problems
-    assert of_query.endswith(
-        "/rankings/gone cannot be read (Too many levels of symbolic links): its rankings are not shown"
-    )
-    assert of_file == (
-        f"{folder}/1.ranking cannot be read (Too many levels of symbolic links): it is not shown, and the"
-        " batch can be sent again"
-    )
-    assert len(again.unusable) == 2
-    assert again.add(1, b"body", run="s")
-    assert len(again.unusable) == 1
-    assert loaded(tmp_path / "rankings").body("q", 1) == b"body"
+    assert {path.stem for path in again.unusable} == {"cut", "folder", "loop", "no json"}
+    for query in ("cut", "loop", "no json"):
+        assert again.add(0, b"next", query=query)
+    assert {path.stem for path in again.unusable} == {"folder"}
+    assert loaded(folder).body("loop") == b"next"
+    (folder / "good.ranking").write_bytes((folder / "good.ranking").read_bytes()[:-1] + b"!")
+    with pytest.raises(RankingNotStored, match="is damaged: delete the ranking of good"):
+        again.body("good")
 
 
 def test_directory_that_cannot_be_read_is_an_error_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
@@ -185,23 +153,15 @@ def test_directory_that_cannot_be_read_is_an_error_and_not_taken_for_an_empty_on
         loaded(tmp_path / "rankings")
 
 
-def test_query_whose_rankings_could_not_be_read_stores_no_more(store: Store, tmp_path: Path) -> None:
-    """They may be newer."""
-    (tmp_path / "rankings").mkdir(exist_ok=True)
-    (tmp_path / "rankings" / "q").symlink_to(tmp_path / "rankings" / "q")
-    again = loaded(tmp_path / "rankings")
-    with pytest.raises(RankingNotStored, match="cannot read what q has stored"):
-        again.add(1)
-
-
-def test_query_of_unusable_files_alone_can_be_deleted(store: Store, tmp_path: Path) -> None:
+def test_unusable_file_of_a_query_can_be_deleted(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rankings" / "q.ranking"
     store.add(1)
-    (tmp_path / "rankings" / "q" / "1.ranking").write_bytes(b"rubbish")
+    path.write_bytes(b"rubbish")
     again = loaded(tmp_path / "rankings")
     assert not again.queries
     assert again.delete("q")
     assert not again.unusable
-    assert not (tmp_path / "rankings" / "q").exists()
+    assert not path.exists()
     assert not again.delete("q")
 
 
@@ -218,14 +178,14 @@ for batch in range(100_000):
 """
 
 
-def test_killed_process_leaves_every_ranking_that_it_confirmed(tmp_path: Path) -> None:
+def test_killed_process_leaves_the_ranking_that_it_confirmed_last(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
-        confirmed = [int(writer.stdout.readline()) for _ in range(MAX_RANKINGS + 20)]
+        confirmed = [int(writer.stdout.readline()) for _ in range(120)]
         writer.send_signal(signal.SIGKILL)
         confirmed += [int(line) for line in writer.stdout.read().splitlines()]
     store = loaded(tmp_path)
     assert store.problems == []
-    assert set(store.batches()) >= set(confirmed[-MAX_RANKINGS + 1 :])  # one more may have made room
-    for batch in store.batches():
-        assert store.body("q", batch) == b"%d" % batch * 999
+    batch = store.queries["q"].batch
+    assert batch in (confirmed[-1], confirmed[-1] + 1)  # it may have been killed before it could say so
+    assert store.body("q") == b"%d" % batch * 999

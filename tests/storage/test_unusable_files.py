@@ -94,8 +94,8 @@ def test_node_json_lock_and_rankings_that_are_no_files_are_refused(
         make(data / name)
         with pytest.raises(StorageError, match=f"it is {said}"), DataDirectory.open(data):
             pass
-    ranking = tmp_path / "rankings" / "query" / "1.ranking"
-    ranking.parent.mkdir(parents=True)
+    ranking = tmp_path / "rankings" / "query.ranking"
+    ranking.parent.mkdir()
     make(ranking)
     store = RankingStore(tmp_path / "rankings")
     store.load()

@@ -105,16 +105,6 @@ async def test_node_that_always_lags_compares_what_came_first(autojump_clock: Mo
     assert node.compared() == (12, "")
 
 
-async def test_older_batch_that_is_repeated_is_not_compared_again(
-    autojump_clock: MockClock, node: Node
-) -> None:
-    await node.put(0, body(10), 10)
-    await node.apply(11)
-    await node.put(1, body(11, publisher=1), 11)
-    assert not await node.put(0, body(10), 10)
-    assert node.compared() == (11, "publisher 1, here 2")
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -191,7 +181,7 @@ async def test_rankings_are_there_after_a_restart_and_not_compared_before_the_ne
     async with trio.open_nursery() as nursery:
         await nursery.start(again.rankings.run)
         assert again.compared() is None
-        assert await again.rankings.body("q", 0) == body(10)
+        assert await again.rankings.body("q") == body(10)
         assert not await again.put(0, body(10), 10)
         assert again.compared() == (10, "")
         with pytest.raises(RankingConflict):
@@ -221,14 +211,14 @@ async def test_files_that_cannot_be_read_are_one_line_in_the_log_and_the_others_
     tmp_path: Path, caplog: pytest.LogCaptureFixture, node: Node
 ) -> None:
     await node.put(0, body(10), 10)
-    (tmp_path / "q" / "1.ranking").mkdir()  # reading it is an error
-    (tmp_path / "q" / "2.ranking").write_bytes(b"damaged")
+    (tmp_path / "r.ranking").mkdir()  # reading it is an error
+    (tmp_path / "s.ranking").write_bytes(b"damaged")
     again = Node(tmp_path)
-    assert await again.rankings.body("q", 0) == body(10)
+    assert await again.rankings.body("q") == body(10)
     assert again.rankings.unusable == 2
     (told,) = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
     assert told["event"] == "ranking-unusable"
     assert told["cause"] == (
-        f"{tmp_path}/q/1.ranking cannot be read (it is a directory, not a regular file): it is not shown, and"
-        " the batch can be sent again; and 1 more"
+        f"{tmp_path}/r.ranking cannot be read (it is a directory, not a regular file): it is not shown; the"
+        " query's next ranking replaces it; and 1 more"
     )
