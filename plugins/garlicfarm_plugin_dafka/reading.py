@@ -20,6 +20,7 @@ twice or not at all; a head says which ones exist. Sequences count from 0 and ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 __all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "Partition", "PartitionReader"]
@@ -57,8 +58,9 @@ class PartitionReader:
     """Reads one partition from ``next`` on.
 
     ``head`` is the last record that is known to exist, ``next - 1`` if none is. ``has_begun``: a record was
-    taken. ``contradicted``: one that was kept came again with other contents; the first was taken. Times are
-    seconds of any clock that does not go back.
+    taken. ``contradicted``: one that was kept came again with other contents; the first was taken.
+    ``heard_at`` is the owner's: when the partition was told of. Times are seconds of any clock that does not
+    go back.
     """
 
     __slots__ = (
@@ -78,15 +80,19 @@ class PartitionReader:
         "contradicted",
         "has_begun",
         "head",
+        "heard_at",
+        "key",
         "next",
         "partition",
         "topic",
     )
 
     def __init__(self, topic: str, partition: str, first: int, early: EarlyRecords) -> None:
+        self.key = topic, partition
         self.topic = topic
         self.partition = partition
         self.next = first
+        self.heard_at = -math.inf
         self.contradicted = False
         self.head = first - 1
         self.has_begun = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm_plugin_dafka import consumer_core
+from garlicfarm_plugin_dafka import consumer_core, reading_core
 from garlicfarm_plugin_dafka.codec import (
     MAX_SEQUENCE,
     ConsumerHello,
@@ -112,7 +112,7 @@ def test_a_consumer_says_hello_to_each_store_that_it_meets():
 
 
 def test_a_consumer_follows_no_more_partitions_than_it_may(monkeypatch):
-    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 2)
+    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
     core = consumer()
     told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
     assert len(core.take_records()) == 2
@@ -120,7 +120,7 @@ def test_a_consumer_follows_no_more_partitions_than_it_may(monkeypatch):
 
 
 def test_a_consumer_forgets_the_partition_that_was_silent_for_the_longest_time(monkeypatch):
-    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 2)
+    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
     core = consumer(offsets={("t", "old"): 7, ("t", "older"): 3})
     core.tick(NOW)
     told(core, DirectHead("me", "t", "older", 2))  # a store still has it
@@ -136,7 +136,7 @@ def test_a_consumer_forgets_the_partition_that_was_silent_for_the_longest_time(m
 
 
 def test_a_consumer_forgets_no_partition_whose_records_it_waits_for(monkeypatch):
-    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 1)
+    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 1)
     core = consumer()
     core.tick(NOW)
     told(core, Head("t", "behind", 5))

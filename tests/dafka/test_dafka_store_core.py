@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garlicfarm_plugin_dafka import store_core
+from garlicfarm_plugin_dafka import reading_core, store_core
 from garlicfarm_plugin_dafka.codec import (
     MAX_COUNT,
     Ack,
@@ -109,7 +109,7 @@ def test_a_store_of_some_topics_takes_no_others():
 
 
 def test_a_store_takes_no_more_partitions_than_it_may(monkeypatch):
-    monkeypatch.setattr(store_core, "MAX_PARTITIONS", 2)
+    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
     core = StoreCore("s")
     told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
     assert len(core.take_unsaved()) == 2
