@@ -17,8 +17,7 @@ from garlicfarm.errors import RemoteProtocolError
 from garlicfarm_plugin_dafka.codec import (
     BEACON,
     WELCOME,
-    NodeBeacon,
-    TowerBeacon,
+    Beacon,
     decode_tower_beacon,
     encode_node_beacon,
 )
@@ -41,9 +40,9 @@ class Beacons:
 
     def __init__(
         self,
-        own: NodeBeacon,
-        on_found: Callable[[TowerBeacon], bool],
-        on_lost: Callable[[TowerBeacon], None],
+        own: Beacon,
+        on_found: Callable[[Beacon], bool],
+        on_lost: Callable[[Beacon], None],
         on_dropped: Callable[[str], None],
     ) -> None:
         self._address = own.address
@@ -51,7 +50,7 @@ class Beacons:
         self._on_found = on_found
         self._on_lost = on_lost
         self._on_dropped = on_dropped
-        self._expiries: dict[TowerBeacon, float] = {}
+        self._expiries: dict[Beacon, float] = {}
         self._hurry = trio.Event()
         self._tower_expiry = trio.current_time() + EXPIRY_S
 
@@ -94,7 +93,7 @@ class Beacons:
                 del self._expiries[beacon]
                 self._on_lost(beacon)
 
-    def _on_beacon(self, beacon: TowerBeacon) -> None:
+    def _on_beacon(self, beacon: Beacon) -> None:
         if beacon.address == self._address:
             return
         if beacon not in self._expiries:

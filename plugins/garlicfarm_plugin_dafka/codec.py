@@ -55,6 +55,7 @@ __all__ = [
     "MAX_SEQUENCE",
     "WELCOME",
     "Ack",
+    "Beacon",
     "Command",
     "ConsumerHello",
     "DirectHead",
@@ -63,10 +64,8 @@ __all__ = [
     "Fetch",
     "GetHeads",
     "Head",
-    "NodeBeacon",
     "Record",
     "StoreHello",
-    "TowerBeacon",
     "decode",
     "decode_node_beacon",
     "decode_tower_beacon",
@@ -94,61 +93,25 @@ _SEQUENCE_AND_COUNT = struct.Struct(">QI")
 _U32 = struct.Struct(">I")
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """RECORD: a producer publishes a record of its partition."""
-
-    id: ClassVar[bytes] = b"M"
-    topic: str
-    partition: str
-    sequence: int
-    content: bytes
-
-    def encode(self) -> list[bytes]:
-        head = _encode_position(self.id, self.topic, self.partition, self.topic)
-        return [head + _SEQUENCE.pack(self.sequence), self.content]
-
-    @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        partition, topic, sequence, end = _decode_published(routing, data, start)
-        return cls(topic, partition, sequence, frames[1]), end
-
-
-class DirectRecord(msgspec.Struct, frozen=True, gc=False):
-    """DIRECT-RECORD: the same, to the ``recipient`` that fetched it."""
-
-    id: ClassVar[bytes] = b"D"
-    recipient: str
-    topic: str
-    partition: str
-    sequence: int
-    content: bytes
-
-    def encode(self) -> list[bytes]:
-        head = _encode_position(self.id, self.recipient, self.partition, self.topic)
-        return [head + _SEQUENCE.pack(self.sequence), self.content]
-
-    @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        partition, topic, sequence, end = _decode_position(data, start)
-        return cls(_decode_name(routing), topic, partition, sequence, frames[1]), end
-
-
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """HEAD: a producer says which record is the last one of its partition."""
-
-    id: ClassVar[bytes] = b"H"
+class _Published(msgspec.Struct, frozen=True, gc=False):
+    id: ClassVar[bytes]
     topic: str
     partition: str
     sequence: int
 
-    def encode(self) -> list[bytes]:
-        head = _encode_position(self.id, self.topic, self.partition, self.topic)
-        return [head + _SEQUENCE.pack(self.sequence)]
+    def encode(self) -> bytes:
+        """The first frame."""
+        head = _encode_names(self.id, self.topic, self.partition, self.topic)
+        return head + _SEQUENCE.pack(self.sequence)
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        partition, topic, sequence, end = _decode_published(routing, data, start)
-        return cls(topic, partition, sequence), end
+    def decode(cls, routing: str, data: bytes, start: int, *content: bytes) -> tuple[Self, int]:
+        """From the first frame, whose fields begin at ``start``; returns where they end, too."""
+        partition, topic, start = _decode_names(data, start)
+        if routing != topic:
+            raise RemoteProtocolError("two topics")
+        sequence = _SEQUENCE.unpack_from(data, start)[0]
+        return cls(topic, partition, sequence, *content), start + _SEQUENCE.size
 
 
 class _Direct(msgspec.Struct, frozen=True, gc=False):
@@ -158,20 +121,48 @@ class _Direct(msgspec.Struct, frozen=True, gc=False):
     partition: str
     sequence: int
 
-    def encode(self) -> list[bytes]:
-        head = _encode_position(self.id, self.recipient, self.partition, self.topic)
-        return [head + _SEQUENCE.pack(self.sequence)]
+    def encode(self) -> bytes:
+        head = _encode_names(self.id, self.recipient, self.partition, self.topic)
+        return head + _SEQUENCE.pack(self.sequence)
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        partition, topic, sequence, end = _decode_position(data, start)
-        return cls(_decode_name(routing), topic, partition, sequence), end
+    def decode(cls, routing: str, data: bytes, start: int, *content: bytes) -> tuple[Self, int]:
+        partition, topic, start = _decode_names(data, start)
+        sequence = _SEQUENCE.unpack_from(data, start)[0]
+        return cls(routing, topic, partition, sequence, *content), start + _SEQUENCE.size
+
+
+class Record(_Published, frozen=True, gc=False):
+    """RECORD: a producer publishes a record of its partition."""
+
+    id: ClassVar[bytes] = b"M"
+    content: bytes
+
+
+class DirectRecord(_Direct, frozen=True, gc=False):
+    """DIRECT-RECORD: the same, to the ``recipient`` that fetched it."""
+
+    id: ClassVar[bytes] = b"D"
+    content: bytes
+
+
+class Head(_Published, frozen=True, gc=False):
+    """HEAD: a producer says which record is the last one of its partition."""
+
+    id: ClassVar[bytes] = b"H"
 
 
 class DirectHead(_Direct, frozen=True, gc=False):
     """DIRECT-HEAD: the same, to the ``recipient`` that asked for heads."""
 
     id: ClassVar[bytes] = b"E"
+
+
+class DirectTail(_Direct, frozen=True, gc=False):
+    """DIRECT-TAIL: the records before ``sequence`` are deleted, for the ``recipient`` that fetched some of
+    them."""
+
+    id: ClassVar[bytes] = b"T"
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
@@ -182,15 +173,14 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     topic: str
     sequence: int
 
-    def encode(self) -> list[bytes]:
+    def encode(self) -> bytes:
         head = _encode_routing(self.id, self.partition) + _encode_string(self.topic)
-        return [head + _SEQUENCE.pack(self.sequence)]
+        return head + _SEQUENCE.pack(self.sequence)
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+    def decode(cls, routing: str, data: bytes, start: int) -> tuple[Self, int]:
         topic, start = _decode_string(data, start)
-        sequence = _SEQUENCE.unpack_from(data, start)[0]
-        return cls(_decode_name(routing), topic, sequence), start + _SEQUENCE.size
+        return cls(routing, topic, *_SEQUENCE.unpack_from(data, start)), start + _SEQUENCE.size
 
 
 class Fetch(msgspec.Struct, frozen=True, gc=False):
@@ -203,20 +193,19 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     count: int
 
-    def encode(self) -> list[bytes]:
-        head = _encode_position(self.id, self.partition, self.sender, self.topic)
+    def encode(self) -> bytes:
+        head = _encode_names(self.id, self.partition, self.sender, self.topic)
         if not self.count:
             raise LocalProtocolError("a FETCH asks for one record or more")
-        return [head + _SEQUENCE_AND_COUNT.pack(self.sequence, self.count)]
+        return head + _SEQUENCE_AND_COUNT.pack(self.sequence, self.count)
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        sender, start = _decode_string(data, start)
-        topic, start = _decode_string(data, start)
+    def decode(cls, routing: str, data: bytes, start: int) -> tuple[Self, int]:
+        sender, topic, start = _decode_names(data, start)
         sequence, count = _SEQUENCE_AND_COUNT.unpack_from(data, start)
         if not count:
             raise RemoteProtocolError("a count of zero")
-        return cls(_decode_name(routing), topic, sender, sequence, count), start + _SEQUENCE_AND_COUNT.size
+        return cls(routing, topic, sender, sequence, count), start + _SEQUENCE_AND_COUNT.size
 
 
 class GetHeads(msgspec.Struct, frozen=True, gc=False):
@@ -226,37 +215,54 @@ class GetHeads(msgspec.Struct, frozen=True, gc=False):
     topic: str
     sender: str
 
-    def encode(self) -> list[bytes]:
-        return [_encode_routing(self.id, self.topic) + _encode_string(self.sender)]
+    def encode(self) -> bytes:
+        return _encode_routing(self.id, self.topic) + _encode_string(self.sender)
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+    def decode(cls, routing: str, data: bytes, start: int) -> tuple[Self, int]:
         sender, end = _decode_string(data, start)
-        return cls(_decode_name(routing), sender), end
+        return cls(routing, sender), end
 
 
-class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
-    """CONSUMER-HELLO: a consumer asks the store ``recipient`` for the heads of these topics.
+class StoreHello(msgspec.Struct, frozen=True, gc=False):
+    """STORE-HELLO: the store ``sender`` invites the consumer ``recipient`` to say hello.
 
     A C node sends ``recipient`` "" to a peer that subscribed to this command without one.
     """
+
+    id: ClassVar[bytes] = b"L"
+    recipient: str
+    sender: str
+
+    def encode(self) -> bytes:
+        return _encode_routing(self.id, self.recipient, may_be_empty=True) + _encode_string(self.sender)
+
+    @classmethod
+    def decode(cls, routing: str, data: bytes, start: int) -> tuple[Self, int]:
+        sender, end = _decode_string(data, start)
+        return cls(routing, sender), end
+
+
+class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
+    """CONSUMER-HELLO: a consumer asks the store ``recipient`` (or "", as above) for the heads of these
+    topics."""
 
     id: ClassVar[bytes] = b"W"
     recipient: str
     sender: str
     topics: tuple[str, ...]
 
-    def encode(self) -> list[bytes]:
+    def encode(self) -> bytes:
         topics = [_encode_name(topic) for topic in self.topics]
-        return [
-            _encode_recipient(self.id, self.recipient)
+        return (
+            _encode_routing(self.id, self.recipient, may_be_empty=True)
             + _encode_string(self.sender)
             + _U32.pack(len(topics))
             + b"".join([_U32.pack(len(topic)) + topic for topic in topics])
-        ]
+        )
 
     @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
+    def decode(cls, routing: str, data: bytes, start: int) -> tuple[Self, int]:
         sender, start = _decode_string(data, start)
         count = _U32.unpack_from(data, start)[0]
         start += _U32.size
@@ -268,30 +274,7 @@ class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
                 raise IndexError
             topics.append(_decode_name(data[start + _U32.size : end]))
             start = end
-        return cls(_decode_name(routing) if routing else "", sender, tuple(topics)), start
-
-
-class StoreHello(msgspec.Struct, frozen=True, gc=False):
-    """STORE-HELLO: the store ``sender`` invites the consumer ``recipient`` (or "", as above) to say hello."""
-
-    id: ClassVar[bytes] = b"L"
-    recipient: str
-    sender: str
-
-    def encode(self) -> list[bytes]:
-        return [_encode_recipient(self.id, self.recipient) + _encode_string(self.sender)]
-
-    @classmethod
-    def decode(cls, routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> tuple[Self, int]:
-        sender, end = _decode_string(data, start)
-        return cls(_decode_name(routing) if routing else "", sender), end
-
-
-class DirectTail(_Direct, frozen=True, gc=False):
-    """DIRECT-TAIL: the records before ``sequence`` are deleted, for the ``recipient`` that fetched some of
-    them."""
-
-    id: ClassVar[bytes] = b"T"
+        return cls(routing, sender, tuple(topics)), start
 
 
 Command = (
@@ -309,6 +292,7 @@ Command = (
 
 _COMMANDS: dict[bytes, type[Command]] = {command.id: command for command in Command.__args__}
 _DECODERS = {command: command.decode for command in _COMMANDS.values()}
+_WITH_CONTENT = (Record, DirectRecord)
 
 
 def subscription_prefix(command: type[Command], routing: str = "") -> bytes:
@@ -334,9 +318,10 @@ def split_prefix(prefix: bytes) -> tuple[type[Command] | None, str]:
 def encode(command: Command) -> list[bytes]:
     """The frames of a command. Raises `LocalProtocolError`: a name or a number is out of its range."""
     try:
-        return command.encode()
+        first = command.encode()
     except struct.error:
         raise LocalProtocolError(f"a number is out of its range in {command!r:.300}") from None
+    return [first, command.content] if isinstance(command, _WITH_CONTENT) else [first]
 
 
 def decode(frames: Sequence[bytes]) -> Command:
@@ -350,14 +335,16 @@ def decode(frames: Sequence[bytes]) -> Command:
     if command is None:
         raise RemoteProtocolError("unknown command")
     try:
-        if len(frames) != (2 if command is Record or command is DirectRecord else 1):
+        if len(frames) != (2 if command in _WITH_CONTENT else 1):
             raise RemoteProtocolError("wrong number of frames")
         end = first.find(b"\0", 1, MAX_NAME_BYTES + 2)
         if end < 0:
             raise RemoteProtocolError("routing without an end")
         if first[end + 1 : end + 2] != b"\x01":
             raise RemoteProtocolError("unknown version")
-        decoded, end = _DECODERS[command](first[1:end], first, end + 2, frames)
+        is_empty = end == 1 and (command is ConsumerHello or command is StoreHello)
+        routing = "" if is_empty else _decode_name(first[1:end])
+        decoded, end = _DECODERS[command](routing, first, end + 2, *frames[1:])
         if end != len(first):
             raise RemoteProtocolError("bytes after the end")
     except RemoteProtocolError as error:
@@ -390,12 +377,8 @@ def _decode_name(encoded: bytes) -> str:
         raise RemoteProtocolError("no name") from None
 
 
-def _encode_routing(first: bytes, name: str) -> bytes:
-    return b"%b%b\0\x01" % (first, _encode_name(name))
-
-
-def _encode_recipient(first: bytes, name: str) -> bytes:
-    return b"%b%b\0\x01" % (first, _encode_name(name) if name else b"")
+def _encode_routing(first: bytes, name: str, *, may_be_empty: bool = False) -> bytes:
+    return b"%b%b\0\x01" % (first, _encode_name(name) if name or not may_be_empty else b"")
 
 
 @lru_cache(_NAMES_CACHED)
@@ -412,38 +395,21 @@ def _decode_string(data: bytes, start: int) -> tuple[str, int]:
 
 
 @lru_cache(_NAMES_CACHED)
-def _encode_position(first: bytes, routing: str, partition: str, topic: str) -> bytes:
-    return _encode_routing(first, routing) + _encode_string(partition) + _encode_string(topic)
+def _encode_names(first: bytes, routing: str, name: str, topic: str) -> bytes:
+    return _encode_routing(first, routing) + _encode_string(name) + _encode_string(topic)
 
 
-def _decode_position(data: bytes, start: int) -> tuple[str, str, int, int]:
-    """Partition, topic, sequence, and where they end."""
-    partition, start = _decode_string(data, start)
+def _decode_names(data: bytes, start: int) -> tuple[str, str, int]:
+    """A partition or a sender, a topic, and where they end."""
+    name, start = _decode_string(data, start)
     topic, start = _decode_string(data, start)
-    return partition, topic, _SEQUENCE.unpack_from(data, start)[0], start + _SEQUENCE.size
+    return name, topic, start
 
 
-def _decode_published(routing: bytes, data: bytes, start: int) -> tuple[str, str, int, int]:
-    partition, topic, sequence, end = _decode_position(data, start)
-    if _decode_name(routing) != topic:
-        raise RemoteProtocolError("two topics")
-    return partition, topic, sequence, end
-
-
-class NodeBeacon(msgspec.Struct, frozen=True, gc=False):
-    """A node tells a tower where others can subscribe. ``host`` "": at the address that it connects from.
-
-    ``key`` is the public CURVE key of the node in Z85, or "" where it has none.
+class Beacon(msgspec.Struct, frozen=True, gc=False):
+    """Where others can subscribe to a node. ``host`` "", in what a node tells a tower: at the address that it
+    connects from. ``key`` is the public CURVE key of the node in Z85, or "" where it has none.
     """
-
-    address: str
-    host: str
-    port: int
-    key: str = ""
-
-
-class TowerBeacon(msgspec.Struct, frozen=True, gc=False):
-    """A tower tells its nodes where to subscribe to one of them."""
 
     address: str
     host: str
@@ -468,41 +434,45 @@ def format_endpoint(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
+def encode_node_beacon(beacon: Beacon) -> list[bytes]:
     """The frames of a node's beacon. Raises `LocalProtocolError`: no such address, host, port or key."""
-    _check_beacon(beacon)
-    frames = [BEACON, _encode_name(beacon.address), beacon.host.encode(), b"%d" % beacon.port]
-    return [*frames, _KEY_FRAME + beacon.key.encode()] if beacon.key else frames
+    return _encode_beacon(beacon, beacon.host.encode(), b"%d" % beacon.port)
 
 
-def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
+def encode_tower_beacon(beacon: Beacon) -> list[bytes]:
     """The frames of a tower's beacon. Raises `LocalProtocolError`: no such address, host, port or key."""
-    _check_beacon(beacon)
-    frames = [BEACON, _encode_name(beacon.address), beacon.endpoint.encode()]
-    return [*frames, _KEY_FRAME + beacon.key.encode()] if beacon.key else frames
+    if not beacon.host:
+        raise LocalProtocolError("the beacon of a tower names a host")
+    return _encode_beacon(beacon, beacon.endpoint.encode())
 
 
-def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
+def decode_node_beacon(frames: Sequence[bytes]) -> Beacon:
     """Raises `RemoteProtocolError`: not exactly a node's beacon."""
     address, key = _decode_beacon(frames, 4)
     host = _decode_host(frames[2]) if frames[2] else ""
-    return NodeBeacon(address, host, _decode_port(frames[3]), key)
+    return Beacon(address, host, _decode_port(frames[3]), key)
 
 
-def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
+def decode_tower_beacon(frames: Sequence[bytes]) -> Beacon:
     """Raises `RemoteProtocolError`: not exactly a tower's beacon."""
     address, key = _decode_beacon(frames, 3)
     scheme, _, rest = frames[2].partition(b"://")
     host, _, port = rest.rpartition(b":")
-    if scheme != b"tcp" or (b":" in host) != (host[:1] == b"["):
+    is_ipv6 = b":" in host
+    if scheme != b"tcp" or is_ipv6 != (host[:1] == b"[") or (is_ipv6 and host[-1:] != b"]"):
         raise RemoteProtocolError("no endpoint", "beacon")
-    if host[:1] == b"[":
-        if host[-1:] != b"]":
-            raise RemoteProtocolError("no endpoint", "beacon")
-        host = host[1:-1]
-        if b":" not in host:
-            raise RemoteProtocolError("no endpoint", "beacon")
-    return TowerBeacon(address, _decode_host(host), _decode_port(port), key)
+    return Beacon(address, _decode_host(host[1:-1] if is_ipv6 else host), _decode_port(port), key)
+
+
+def _encode_beacon(beacon: Beacon, *place: bytes) -> list[bytes]:
+    if beacon.host and not is_host(beacon.host):
+        raise LocalProtocolError(f"{beacon.host!r} is no host that a beacon can name")
+    if not 1 <= beacon.port <= 65_535:
+        raise LocalProtocolError(f"{beacon.port} is no port that a beacon can name")
+    key = beacon.key.encode()
+    if key and not _KEY.fullmatch(key):
+        raise LocalProtocolError("the key of a beacon is a public CURVE key, 40 characters of Z85")
+    return [BEACON, _encode_name(beacon.address), *place, *([_KEY_FRAME + key] if key else [])]
 
 
 def _decode_beacon(frames: Sequence[bytes], count: int) -> tuple[str, str]:
@@ -545,12 +515,3 @@ def is_host(host: str) -> bool:
     except ValueError:
         return False
     return not address.is_unspecified and "%" not in host
-
-
-def _check_beacon(beacon: NodeBeacon | TowerBeacon) -> None:
-    if not (is_host(beacon.host) or (beacon.host == "" and isinstance(beacon, NodeBeacon))):
-        raise LocalProtocolError(f"{beacon.host!r} is no host that a beacon can name")
-    if not 1 <= beacon.port <= 65_535:
-        raise LocalProtocolError(f"{beacon.port} is no port that a beacon can name")
-    if beacon.key and not _KEY.fullmatch(beacon.key.encode()):
-        raise LocalProtocolError("the key of a beacon is a public CURVE key, 40 characters of Z85")

@@ -26,7 +26,7 @@ import zmq
 from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, MAX_NODES, Beacons
-from garlicfarm_plugin_dafka.codec import Command, NodeBeacon, TowerBeacon
+from garlicfarm_plugin_dafka.codec import Beacon, Command
 from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
 from garlicfarm_plugin_dafka.entrance import Entrance, Guests, listen, share_of_descriptors
 from garlicfarm_plugin_dafka.hosts import keep_connected
@@ -119,13 +119,13 @@ class Mesh:
         known = plan.keys.known if plan.keys is not None else None
         self._outbox = Outbox(publisher, entrance, known, self._on_dropped)
         nursery.start_soon(self._outbox.admit)
-        self._peers: dict[TowerBeacon, tuple[Peer, trio.CancelScope]] = {}
+        self._peers: dict[Beacon, tuple[Peer, trio.CancelScope]] = {}
         self._max_peers = share_of_descriptors(MAX_NODES, 16)
         self._allowances = WeakValueDictionary[str, Allowance]()
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
         key = plan.keys.own.public if plan.keys is not None else ""
-        own = NodeBeacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
+        own = Beacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
         self._beacons = beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
         nursery.start_soon(beacons.expire)
         for tower in plan.towers:
@@ -195,7 +195,7 @@ class Mesh:
             socket.be_curve_client(keys.own, server_key)
         return socket
 
-    def _on_found(self, beacon: TowerBeacon) -> bool:
+    def _on_found(self, beacon: Beacon) -> bool:
         """Subscribe to a node, unless it is none of ours."""
         peer, allowed = Peer(beacon.address, beacon.endpoint), None
         if self._plan.keys is not None:
@@ -224,9 +224,7 @@ class Mesh:
         self._log.info("node-found", endpoint=peer.endpoint, name=peer.name, address=peer.address)
         return True
 
-    async def _connect(
-        self, beacon: TowerBeacon, peer: Peer, socket: Socket, scope: trio.CancelScope
-    ) -> None:
+    async def _connect(self, beacon: Beacon, peer: Peer, socket: Socket, scope: trio.CancelScope) -> None:
         with scope:
             await keep_connected(
                 socket,
@@ -237,14 +235,14 @@ class Mesh:
                 on_stuck=partial(self._on_stuck, peer.name or peer.endpoint),
             )
 
-    def _allowance(self, beacon: TowerBeacon) -> Allowance:
+    def _allowance(self, beacon: Beacon) -> Allowance:
         """That of a node's key, which all nodes with it share; without keys, of its endpoint."""
         return self._allowances.setdefault(beacon.key or beacon.endpoint, Allowance(MAX_UNTAKEN_BYTES))
 
     def _on_stuck(self, sender: str) -> None:
         self._on_dropped("a message without an end", sender)
 
-    def _on_lost(self, beacon: TowerBeacon) -> None:
+    def _on_lost(self, beacon: Beacon) -> None:
         peer, scope = self._peers.pop(beacon)
         scope.cancel()
         self._inbox.remove(peer)

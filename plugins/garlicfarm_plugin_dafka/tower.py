@@ -23,8 +23,7 @@ from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import (
     BEACON,
     WELCOME,
-    NodeBeacon,
-    TowerBeacon,
+    Beacon,
     decode_node_beacon,
     encode_tower_beacon,
 )
@@ -127,12 +126,12 @@ class Tower:
                     change = frames[0].bytes
                     self._exit.subscribed(guest, change[1:], is_on=change[:1] == b"\x01")
 
-    def _passed_on(self, guest: Guest, frames: list[zmq.Frame]) -> TowerBeacon:
+    def _passed_on(self, guest: Guest, frames: list[zmq.Frame]) -> Beacon:
         """The beacon in a message, as the tower passes it on. Raises `RemoteProtocolError`."""
-        beacon: NodeBeacon = decode_node_beacon([frame.bytes for frame in frames])
+        beacon: Beacon = decode_node_beacon([frame.bytes for frame in frames])
         if self._has_keys and beacon.key != guest.key:
             raise RemoteProtocolError("a beacon without the key of its sender")
         host = beacon.host or guest.host
         if not host:
             raise RemoteProtocolError("a beacon without a host")
-        return TowerBeacon(beacon.address, host, beacon.port, beacon.key if self._has_keys else "")
+        return Beacon(beacon.address, host, beacon.port, beacon.key if self._has_keys else "")

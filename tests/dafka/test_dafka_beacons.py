@@ -8,10 +8,10 @@ from typing import Any
 import trio
 
 from garlicfarm_plugin_dafka.beacons import MAX_NODES, Beacons
-from garlicfarm_plugin_dafka.codec import NodeBeacon, TowerBeacon, encode_node_beacon, encode_tower_beacon
+from garlicfarm_plugin_dafka.codec import Beacon, encode_node_beacon, encode_tower_beacon
 
-OWN = NodeBeacon("SELF", "127.0.0.1", 5000)
-OTHER = TowerBeacon("OTHER", "127.0.0.1", 6000)
+OWN = Beacon("SELF", "127.0.0.1", 5000)
+OTHER = Beacon("OTHER", "127.0.0.1", 6000)
 
 
 class FakeSocket:
@@ -36,8 +36,8 @@ class Node:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.begun_s = trio.current_time()
-        self.found: list[TowerBeacon] = []
-        self.lost: list[tuple[float, TowerBeacon]] = []
+        self.found: list[Beacon] = []
+        self.lost: list[tuple[float, Beacon]] = []
         self.dropped: list[str] = []
         self.is_wanted = True
         self.out, self.tower = FakeSocket(), FakeSocket()
@@ -47,11 +47,11 @@ class Node:
         nursery.start_soon(self.beacons.receive, sockets[1])
         nursery.start_soon(self.beacons.expire)
 
-    def _on_found(self, beacon: TowerBeacon) -> bool:
+    def _on_found(self, beacon: Beacon) -> bool:
         self.found.append(beacon)
         return self.is_wanted
 
-    def _on_lost(self, beacon: TowerBeacon) -> None:
+    def _on_lost(self, beacon: Beacon) -> None:
         self.lost.append((trio.current_time() - self.begun_s, beacon))
 
     @property
@@ -59,7 +59,7 @@ class Node:
         assert all(frames == encode_node_beacon(OWN) for _, frames in self.out.sent)
         return [time - self.begun_s for time, _ in self.out.sent]
 
-    def tell(self, beacon: TowerBeacon) -> None:
+    def tell(self, beacon: Beacon) -> None:
         self.tower.arrive.send_nowait(encode_tower_beacon(beacon))
 
 
@@ -114,7 +114,7 @@ async def test_one_of_two_towers_is_enough(nursery, autojump_clock):
 async def test_own_unwanted_and_malformed_beacons_are_nothing(nursery, autojump_clock):
     node = Node(nursery)
     node.is_wanted = False
-    node.tell(TowerBeacon("SELF", "127.0.0.1", 5000))
+    node.tell(Beacon("SELF", "127.0.0.1", 5000))
     node.tell(OTHER)
     node.tower.arrive.send_nowait([b"B", b"a", b"tcp://127.0.0.1:70000"])
     node.tower.arrive.send_nowait([b"B"])
@@ -129,7 +129,7 @@ async def test_own_unwanted_and_malformed_beacons_are_nothing(nursery, autojump_
 async def test_a_tower_that_names_nodes_without_end_is_not_believed(nursery, autojump_clock):
     node = Node(nursery)
     for port in range(1, MAX_NODES + 11):
-        node.tell(TowerBeacon("OTHER", "127.0.0.1", port))
+        node.tell(Beacon("OTHER", "127.0.0.1", port))
     await trio.sleep(0.5)
     assert len(node.found) == MAX_NODES
     assert node.dropped == ["too many nodes"] * 10

@@ -18,6 +18,7 @@ from garlicfarm_plugin_dafka.codec import (
     MAX_COUNT,
     MAX_SEQUENCE,
     Ack,
+    Beacon,
     Command,
     ConsumerHello,
     DirectHead,
@@ -26,10 +27,8 @@ from garlicfarm_plugin_dafka.codec import (
     Fetch,
     GetHeads,
     Head,
-    NodeBeacon,
     Record,
     StoreHello,
-    TowerBeacon,
     decode,
     decode_node_beacon,
     decode_tower_beacon,
@@ -243,12 +242,12 @@ def test_a_command_that_the_wire_cannot_carry_is_refused(command):
 
 
 def test_a_key_is_one_more_frame_of_a_beacon():
-    frames = encode_node_beacon(NodeBeacon("a", "host.example", 5000, KEY))
+    frames = encode_node_beacon(Beacon("a", "host.example", 5000, KEY))
     assert frames == [b"B", b"a", b"host.example", b"5000", b"curve=" + KEY.encode()]
     assert decode_node_beacon(frames).key == KEY
-    frames = encode_tower_beacon(TowerBeacon("a", "::1", 5000, KEY))
+    frames = encode_tower_beacon(Beacon("a", "::1", 5000, KEY))
     assert frames == [b"B", b"a", b"tcp://[::1]:5000", b"curve=" + KEY.encode()]
-    assert decode_tower_beacon(frames) == TowerBeacon("a", "::1", 5000, KEY)
+    assert decode_tower_beacon(frames) == Beacon("a", "::1", 5000, KEY)
 
 
 @pytest.mark.parametrize(
@@ -316,11 +315,11 @@ def test_what_is_no_endpoint_is_refused_in_a_towers_beacon(endpoint, what):
 @pytest.mark.parametrize(
     "beacon",
     [
-        NodeBeacon("", "", 1),
-        NodeBeacon("a", "*", 1),
-        NodeBeacon("a", "", 0),
-        NodeBeacon("a", "", 65_536),
-        NodeBeacon("a", "", 1, "key"),
+        Beacon("", "", 1),
+        Beacon("a", "*", 1),
+        Beacon("a", "", 0),
+        Beacon("a", "", 65_536),
+        Beacon("a", "", 1, "key"),
     ],
 )
 def test_a_beacon_that_cannot_be_told_is_refused(beacon):
@@ -330,4 +329,4 @@ def test_a_beacon_that_cannot_be_told_is_refused(beacon):
 
 def test_a_towers_beacon_names_a_host():
     with pytest.raises(LocalProtocolError):
-        encode_tower_beacon(TowerBeacon("a", "", 1))
+        encode_tower_beacon(Beacon("a", "", 1))

@@ -15,7 +15,7 @@ import trio
 import zmq
 
 from garlicfarm_plugin_dafka import hosts, mesh, relay
-from garlicfarm_plugin_dafka.codec import Record, TowerBeacon, encode_tower_beacon, subscription_prefix
+from garlicfarm_plugin_dafka.codec import Beacon, Record, encode_tower_beacon, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.entrance import (
     MAX_GUESTS_OF_KEY,
@@ -168,7 +168,7 @@ async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch):
         async with open_mesh(MeshConfig(towers=(str(tower.endpoint),))) as node:
             node.subscribe(HELLO)
             while not node.peers:
-                tower._outgoing.send(encode_tower_beacon(TowerBeacon("A", HOST, port, "")))
+                tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, "")))
                 await trio.sleep(0.01)
             await until(lambda: sent and sent[-1] == 0)
             assert node.dropped["a message without an end"] >= 1
@@ -187,7 +187,7 @@ async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, liste
     async with ring.tower() as tower, ring.mesh("consumer", tower) as consumer:
         await tower_hears(tower, consumer)
         for number in range(300):
-            beacon = TowerBeacon(f"A{number}", HOST, listener.getsockname()[1], key)
+            beacon = Beacon(f"A{number}", HOST, listener.getsockname()[1], key)
             tower._outgoing.send(encode_tower_beacon(beacon))
         await until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
         assert len(consumer.peers) == MAX_NODES_OF_KEY

@@ -14,11 +14,10 @@ from garlicfarm.errors import ConfigError, LocalProtocolError
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import (
     Ack,
+    Beacon,
     Fetch,
     Head,
-    NodeBeacon,
     Record,
-    TowerBeacon,
     decode_tower_beacon,
     encode,
     encode_node_beacon,
@@ -148,7 +147,7 @@ async def test_what_is_no_command_is_dropped_and_counted(tower, context):
 
             async def call() -> None:
                 while True:
-                    beacons.send(encode_node_beacon(NodeBeacon("LIAR", "", port)))
+                    beacons.send(encode_node_beacon(Beacon("LIAR", "", port)))
                     await trio.sleep(0.1)
 
             nursery.start_soon(call)
@@ -198,7 +197,7 @@ async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, conte
     async with open_mesh(config_of(tower)) as mesh, open_mesh(config_of(tower)) as other:
         await until(lambda: mesh.peers)  # it hears the tower
         key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
-        for beacon in TowerBeacon("A", "10.0.0.1", 5000), TowerBeacon("B", HOST, 5000, key):
+        for beacon in Beacon("A", "10.0.0.1", 5000), Beacon("B", HOST, 5000, key):
             tower._outgoing.send(encode_tower_beacon(beacon))
         await until_dropped(mesh, "a node with a key or beyond loopback, and no keys here", 2)
         assert [peer.address for peer in mesh.peers] == [other.address]
@@ -269,7 +268,7 @@ class ForeignNode:
 
 
 async def test_a_tower_passes_on_beacons_and_nothing_else(tower, context):
-    valid = encode_node_beacon(NodeBeacon("A", "host.example", 5000))
+    valid = encode_node_beacon(Beacon("A", "host.example", 5000))
     passed = await ForeignNode(context, tower).passed_on(
         [b"B"],
         [b"B", b"A", b"", b"70000"],
@@ -281,7 +280,7 @@ async def test_a_tower_passes_on_beacons_and_nothing_else(tower, context):
         valid,
         [*valid, b"curve=rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"],  # nothing proves it here
     )
-    assert passed == [encode_tower_beacon(TowerBeacon("A", "host.example", 5000))] * 2
+    assert passed == [encode_tower_beacon(Beacon("A", "host.example", 5000))] * 2
     assert tower.dropped == {"no beacon": 3, "no port": 2, "no host": 1, "no key": 1}
 
 
@@ -375,9 +374,9 @@ async def test_a_tower_passes_on_a_key_only_of_its_holder(ring, tmp_path, contex
         await sender.receive()
         assert await listener.receive() == [[b"W"]]
         for key in keys["store"].public, "", keys["producer"].public:
-            sender.send(encode_node_beacon(NodeBeacon("A", "", 5000, key)))
+            sender.send(encode_node_beacon(Beacon("A", "", 5000, key)))
         (frames,) = await listener.receive()
-        assert decode_tower_beacon(frames) == TowerBeacon("A", HOST, 5000, keys["producer"].public)
+        assert decode_tower_beacon(frames) == Beacon("A", HOST, 5000, keys["producer"].public)
         assert tower.dropped == {"a beacon without the key of its sender": 2}
 
 
@@ -396,10 +395,10 @@ async def test_a_tower_that_lies_about_a_key_connects_nobody(ring, tmp_path, con
     ):
         consumer.subscribe(HELLO)
         await other.subscriptions()  # the consumer hears the tower
-        tower._outgoing.send(encode_tower_beacon(TowerBeacon("A", HOST, port, stranger.public)))
+        tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, stranger.public)))
         await until_dropped(consumer, "a node without a known key")
         assert [peer.name for peer in consumer.peers] == ["other"]
-        tower._outgoing.send(encode_tower_beacon(TowerBeacon("A", HOST, port, keys["producer"].public)))
+        tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, keys["producer"].public)))
         await until(lambda: len(consumer.peers) == 2)
         with trio.move_on_after(0.5) as waited:
             await liar.receive()
