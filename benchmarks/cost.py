@@ -246,8 +246,7 @@ class RouterBytes(NamedTuple):
         totals = []
         for router in routers:
             password = router.password_file.read_text().strip()
-            port = int(router.url.rpartition(":")[2])
-            client = I2PControlClient("https", router.address, port, "/", password, router.pin)
+            client = I2PControlClient(router.url, password, router.pin)
             token = await client._authenticate()
             answer = await client._call("RouterInfo", dict.fromkeys(names) | {"Token": token})
             assert answer.result is not None, answer

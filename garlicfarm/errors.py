@@ -255,9 +255,10 @@ def first_error(error: BaseException) -> BaseException:
 def cause_of(error: BaseException) -> str:
     """Why a connection failed, in the words of the system: the innermost cause, and of several addresses that
     of the first."""
-    while (cause := first_error(error).__cause__) is not None:
-        error = cause
     error = first_error(error)
+    # httpcore passes errors on with "from None".
+    while cause := error.__cause__ or (error.__context__ if error.__suppress_context__ else None):
+        error = first_error(cause)
     text = error.strerror if isinstance(error, OSError) else None
     # Trio begins with "Error connecting to ('127.0.0.1', 7654): ".
     return (text or str(error) or type(error).__name__).rpartition("): ")[2]

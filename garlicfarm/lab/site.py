@@ -9,9 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
-from urllib.parse import urlsplit
 
-import h11
 import trio
 
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
@@ -79,33 +77,19 @@ async def fetch(proxy: str, host: str) -> str:
     Raises `UnreachableError`: the proxy does not answer, or says that the site does not;
     `RemoteProtocolError`: the answer is not HTTP. Set a deadline: a dead site is silent.
     """
-    url = urlsplit(proxy)
-    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_BYTES)
-    fields = [("Host", host), ("Connection", "close")]
-    request = connection.send(h11.Request(method="GET", target=f"http://{host}/", headers=fields))
-    request = (request or b"") + (connection.send(h11.EndOfMessage()) or b"")
-    status, reason, body = 0, b"", b""
+    import httpx  # not at the top: it takes as long as all that a lab without a site imports
+
     try:
-        async with await trio.open_tcp_stream(url.hostname or "", url.port or 80) as stream:
-            await stream.send_all(request)
-            while len(body) <= MOST_BYTES:
-                event = connection.next_event()
-                if event is h11.NEED_DATA:
-                    connection.receive_data(await stream.receive_some())
-                elif isinstance(event, h11.Response):
-                    status, reason = event.status_code, event.reason
-                elif isinstance(event, h11.Data):
-                    body += event.data
-                elif isinstance(event, h11.EndOfMessage):
-                    break
-        text = body.decode().strip()
-    except (OSError, trio.BrokenResourceError) as error:
-        raise UnreachableError(f"the proxy at {proxy} cannot be reached: {error}") from error
-    except (h11.RemoteProtocolError, ValueError) as error:
+        async with httpx.AsyncClient(proxy=proxy, verify=False, trust_env=False, timeout=None) as client:
+            response = await client.get(f"http://{host}/", headers={"Connection": "close"})
+    except httpx.RemoteProtocolError as error:
         raise RemoteProtocolError("the answer is not HTTP", proxy) from error
-    if status != 200:
-        raise UnreachableError(f"{host} does not answer: {status} {reason.decode(errors='replace')}")
-    return text
+    except httpx.RequestError as error:
+        raise UnreachableError(f"the proxy at {proxy} cannot be reached: {error}") from error
+    if response.status_code != 200:
+        status = f"{response.status_code} {response.reason_phrase}"
+        raise UnreachableError(f"{host} does not answer: {status}")
+    return response.text.strip()
 
 
 async def serve_site(

@@ -95,9 +95,8 @@ class I2PControlRouter(Router):
     def __init__(self, config: I2PControlConfig, base_dir: Path) -> None:
         super().__init__(config, base_dir)
         problems = []
-        scheme, host, port, path = "", "", 0, ""
         try:
-            scheme, host, port, path = _parse(config.url)
+            scheme, host, url = _parse(config.url)
             if scheme == "http" and not _is_loopback(host):
                 problems.append(
                     f"router.url: plain http is for loopback addresses such as 127.0.0.1, not {host}"
@@ -139,7 +138,7 @@ class I2PControlRouter(Router):
             self._sam = sam_endpoint(config.sam) if config.sam else None
         if problems:
             raise ConfigError(problems)
-        self._client = I2PControlClient(scheme, host, port, path, password, config.pin)
+        self._client = I2PControlClient(url, password, config.pin)
 
     async def get_local_router_status(self) -> RouterStatus:
         status = router_status(
@@ -232,13 +231,13 @@ def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
     return int(value) * factor
 
 
-def _parse(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and path of a URL; raises `ValueError`."""
+def _parse(url: str) -> tuple[str, str, str]:
+    """Scheme and host of a URL, and the URL with its port; raises `ValueError`."""
     match = re.fullmatch(r"(https?)://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", url)
     port = int(match[3] or DEFAULT_PORTS[match[1]]) if match else 0
     if match is None or port > 65_535:
         raise ValueError(f"{url!r} is not https://ADDRESS:PORT or, on loopback, http://ADDRESS:PORT")
-    return match[1], match[2].strip("[]"), port, match[4] or "/"
+    return match[1], match[2].strip("[]"), f"{match[1]}://{match[2]}:{port}{match[4] or '/'}"
 
 
 def _is_loopback(host: str) -> bool:

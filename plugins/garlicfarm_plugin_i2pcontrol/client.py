@@ -8,11 +8,11 @@ holds every possible request, and only GetRate, which sets nothing, has values.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import h11
 import msgspec
 import trio
 
@@ -64,14 +64,13 @@ class _Response(msgspec.Struct, frozen=True):
 class I2PControlClient:
     """One I2PControl server. Several tasks may call `ask` at once; nothing needs closing.
 
-    ``scheme`` is https or http. ``pin`` is ``sha256-…`` of the server's certificate; empty: any
+    ``url`` is https or http. ``pin`` is ``sha256-…`` of the server's certificate; empty: any
     certificate is accepted. The caller must allow http, and https without a pin, only on loopback.
     """
 
-    def __init__(self, scheme: str, host: str, port: int, path: str, password: str, pin: str) -> None:
-        self._host, self._port, self._path = host, port, path
-        self._is_tls = scheme == "https"
-        self._name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def __init__(self, url: str, password: str, pin: str) -> None:
+        self._url = url
+        self._name = urlsplit(url).netloc
         self._password = password
         self._pin = pin
         self._token: str | None = None
@@ -133,13 +132,15 @@ class I2PControlClient:
         raise RouterError(f"I2PControl at {self._name} refused to authenticate: {reason:.200}")
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> _Response:
+        import httpx  # not at the top: a node starts without it
+
         body = msgspec.json.encode({"id": 1, "method": method, "params": params, "jsonrpc": "2.0"})
         try:
             with trio.fail_after(TIMEOUT_S):
                 response = msgspec.json.decode(await self._post(body), type=_Response)
         except trio.TooSlowError:
             raise RouterError(f"I2PControl at {self._name} did not answer within {TIMEOUT_S:.0f} s") from None
-        except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+        except httpx.TransportError as error:
             raise RouterError(f"I2PControl at {self._name} cannot be reached: {cause_of(error)}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RouterError(f"the server at {self._name} is not I2PControl: {error}") from None
@@ -148,36 +149,50 @@ class I2PControlClient:
         return response
 
     async def _post(self, body: bytes) -> bytes:
-        """One exchange on a new connection, which i2pd requires."""
-        tcp = await trio.open_tcp_stream(self._host, self._port)
-        if not self._is_tls:
-            async with tcp:
-                return await self._exchange(tcp, body)
-        async with trio.SSLStream(tcp, self._tls, https_compatible=True) as stream:
-            await stream.do_handshake()
-            found = pin_of(stream.getpeercert(binary_form=True))
-            if self._pin and found != self._pin:
-                raise RouterError(
-                    f"{self._name} has the certificate {found}, which does not match the pin; "
-                    "if the router has a new certificate (compare i2pcontrol.crt.pem), change pin"
-                )
-            return await self._exchange(stream, body)
+        """One exchange on a new connection, which i2pd requires. By a transport, since a client would add
+        headers: i2pd has room for a request of 1024 bytes, and recognizes names only in this spelling."""
+        import httpx
 
-    async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
-        connection = h11.Connection(h11.CLIENT)
-        # i2pd recognizes header names only in this spelling.
-        headers = {"Host": self._name, "Content-Type": "application/json", "Content-Length": str(len(body))}
-        request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
-        events = (request, h11.Data(data=body), h11.EndOfMessage())
-        await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
+        request = httpx.Request(
+            "POST",
+            self._url,
+            headers={"Content-Type": "application/json"},
+            content=body,
+            extensions={"trace": self._check_certificate()},
+        )
         received = bytearray()
-        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
-            if event is h11.NEED_DATA:
-                connection.receive_data(bytes(await stream.receive_some(MAX_RESPONSE_BYTES)))
-            elif isinstance(event, h11.Response) and event.status_code != 200:
-                raise RouterError(f"I2PControl at {self._name} answered HTTP {event.status_code}")
-            elif isinstance(event, h11.Data):
-                received += event.data
-                if len(received) > MAX_RESPONSE_BYTES:
-                    raise RouterError(f"the answer of {self._name} exceeds {MAX_RESPONSE_BYTES} bytes")
+        async with httpx.AsyncHTTPTransport(verify=self._tls) as transport:
+            response = await transport.handle_async_request(request)
+            if response.status_code != 200:
+                raise RouterError(f"I2PControl at {self._name} answered HTTP {response.status_code}")
+            with trio.CancelScope() as reading:  # cancelled, and not left: httpx closes its generators then
+                async for piece in response.aiter_raw():
+                    received += piece
+                    if len(received) > MAX_RESPONSE_BYTES:
+                        reading.cancel()
+        if reading.cancelled_caught:
+            raise RouterError(f"the answer of {self._name} exceeds {MAX_RESPONSE_BYTES} bytes")
         return bytes(received)
+
+    def _check_certificate(self) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+        """For httpcore's extension ``trace``: compares the pin before anything is sent. Closes the connection
+        of a TLS handshake that has failed, which httpcore leaves to the garbage collector."""
+        connection: Any = None
+
+        async def trace(event: str, info: dict[str, Any]) -> None:
+            nonlocal connection
+            if event == "connection.connect_tcp.complete":
+                connection = info["return_value"]
+            elif event == "connection.start_tls.failed":
+                await trio.aclose_forcefully(connection)
+            elif event == "connection.start_tls.complete":
+                tls = info["return_value"].get_extra_info("ssl_object")
+                found = pin_of(tls.getpeercert(binary_form=True))
+                if self._pin and found != self._pin:
+                    await trio.aclose_forcefully(connection)
+                    raise RouterError(
+                        f"{self._name} has the certificate {found}, which does not match the pin; "
+                        "if the router has a new certificate (compare i2pcontrol.crt.pem), change pin"
+                    )
+
+        return trace

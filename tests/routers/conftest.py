@@ -181,7 +181,7 @@ class ControlServer:
         try:
             async with stream:
                 await (self.raw or self._respond)(stream)
-        except (trio.BrokenResourceError, ssl.SSLError):
+        except (trio.BrokenResourceError, ssl.SSLError, h11.RemoteProtocolError):
             pass  # the client refused us, or left
 
     async def _respond(self, stream: trio.abc.Stream) -> None:

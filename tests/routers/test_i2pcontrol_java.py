@@ -84,17 +84,22 @@ async def test_answer_in_chunks_is_read(java_server, make) -> None:
             await router.get_local_router_status()
 
 
-async def test_request_goes_to_the_path_and_host_of_the_url(java_server, make) -> None:
+async def test_request_goes_to_the_path_and_host_of_the_url_with_headers_spelled_for_i2pd(java_server, make):
     received = b""
 
     async def record(stream) -> None:
         nonlocal received
-        received = await stream.receive_some()
+        while not received.endswith(b"}"):
+            received += await stream.receive_some()
 
     java_server.raw = record
     async with make(url=f"{java_server.url}/jsonrpc/") as router:
         with pytest.raises(RouterError):
             await router.get_local_router_status()
-    head = received.split(b"\r\n\r\n")[0].decode().splitlines()
-    assert head[0] == "POST /jsonrpc/ HTTP/1.1"
-    assert f"Host: 127.0.0.1:{java_server.port}" in head
+    head, body = received.split(b"\r\n\r\n")
+    assert head.decode().splitlines() == [
+        "POST /jsonrpc/ HTTP/1.1",
+        f"Host: 127.0.0.1:{java_server.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-import h11
 import trio
 
 from garlicfarm._version import __version__
@@ -12,9 +11,6 @@ from garlicfarm.config import PublisherSection
 from garlicfarm.errors import ConfigError, cause_of
 
 __all__ = ["BackendCheck", "make_check"]
-
-MAX_ANSWER_BYTES = 16384
-"""Of an HTTP answer up to the end of its headers; nothing after them is read."""
 
 
 class BackendCheck:
@@ -32,7 +28,6 @@ class BackendCheck:
 
         try:
             self._url = httpx.URL(url)
-            self._host, self._port = self._url.host, self._url.port or 80
         except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError([f"check: {url!r} is not a URL: {error}"]) from error
         self._interval_s = interval_s
@@ -62,41 +57,24 @@ class BackendCheck:
 
     async def _failure(self) -> str:
         """Why the service does not answer, "" if it does."""
+        import httpx
+
         try:
-            stream = await trio.open_tcp_stream(self._host, self._port)
-        except OSError as error:
+            if self._url.scheme == "tcp":
+                await trio.aclose_forcefully(await trio.open_tcp_stream(self._url.host, self._url.port or 80))
+                return ""
+            headers = {"User-Agent": f"garlicfarm/{__version__}", "Connection": "close"}
+            request = httpx.Request("GET", self._url, headers=headers)
+            # A transport: a client would follow the proxies of the environment, and add headers of its own.
+            async with httpx.AsyncHTTPTransport(verify=False) as transport:
+                status = (await transport.handle_async_request(request)).status_code
+        except (OSError, httpx.ConnectError) as error:
             return cause_of(error)
         except UnicodeError:
-            return f"{self._host!r} is not a host name"
-        async with stream:
-            if self._url.scheme == "tcp":
-                return ""
-            try:
-                status = await self._status(stream)
-            except (trio.BrokenResourceError, h11.RemoteProtocolError) as error:
-                return f"no HTTP answer: {error}"
+            return f"{self._url.host!r} is not a host name"
+        except httpx.TransportError as error:
+            return f"no HTTP answer: {cause_of(error)}"
         return f"HTTP status {status}" if status >= 500 else ""
-
-    async def _status(self, stream: trio.SocketStream) -> int:
-        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER_BYTES)
-        request = h11.Request(
-            method="GET",
-            target=self._url.raw_path,
-            headers=[
-                ("Host", self._url.netloc.decode()),
-                ("User-Agent", f"garlicfarm/{__version__}"),
-                ("Connection", "close"),
-            ],
-        )
-        await stream.send_all(
-            (connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b"")
-        )
-        while True:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some(MAX_ANSWER_BYTES))
-            elif isinstance(event, h11.Response):
-                return event.status_code
 
 
 def make_check(section: PublisherSection) -> BackendCheck | None:

@@ -137,7 +137,7 @@ async def test_headers_without_end_are_not_read_to_their_end() -> None:
 
     async def handle(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):
-            await answer(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 65_536)(stream)
+            await answer(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 131_072)(stream)
         await trio.sleep_forever()
 
     async with server(handle) as port:
