@@ -9,32 +9,22 @@ from __future__ import annotations
 
 from garlicfarm.config.files import find_config, load
 from garlicfarm.config.model import (
-    AdminSection,
     Config,
     FarmSection,
     FeedSection,
-    LeafSection,
     ListenerSection,
-    LogSection,
     MetaSection,
-    NodeSection,
-    Origin,
     PublisherSection,
     RaftSection,
     RetentionSection,
 )
 
 __all__ = [
-    "AdminSection",
     "Config",
     "FarmSection",
     "FeedSection",
-    "LeafSection",
     "ListenerSection",
-    "LogSection",
     "MetaSection",
-    "NodeSection",
-    "Origin",
     "PublisherSection",
     "RaftSection",
     "RetentionSection",

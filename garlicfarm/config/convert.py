@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from garlicfarm.config.model import OptionalPath, Origin, OtherKeys
 from garlicfarm.errors import ConfigError
+from garlicfarm.names import did_you_mean
 
 __all__ = ["Converter", "Sources", "is_list", "join", "other_keys", "section_type", "unknown_key"]
 
@@ -136,10 +136,8 @@ def is_list(kind: Any) -> bool:
 def unknown_key(name: str, known: Iterable[str]) -> str:
     """The problem of a key that does not exist."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, 1)
-    if close:
-        return f"no such key; did you mean {close[0]}?"
-    return f"no such key; allowed here: {', '.join(known)}"
+    allowed = f"; allowed here: {', '.join(known)}"
+    return f"no such key{did_you_mean(name, known) or allowed}"
 
 
 def join(key: str, name: str) -> str:

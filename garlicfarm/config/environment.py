@@ -22,7 +22,7 @@ import msgspec
 
 from garlicfarm.config.convert import Sources, is_list, join, other_keys, section_type, unknown_key
 from garlicfarm.config.model import Document, PluginTable, PluginTables
-from garlicfarm.config.validators import parse_toml
+from garlicfarm.config.toml import parse_toml
 
 __all__ = ["NoSuchKey", "assign", "override"]
 

@@ -12,7 +12,8 @@ import msgspec
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
 from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
-from garlicfarm.config.validators import parse_toml, problems_between_tables
+from garlicfarm.config.toml import parse_toml
+from garlicfarm.config.validators import problems_between_tables
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import read_text

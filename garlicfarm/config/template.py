@@ -7,17 +7,16 @@ passwords, secrets and tokens there are left out, too.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from garlicfarm.config.convert import join
 from garlicfarm.config.environment import NoSuchKey, assign, override
 from garlicfarm.config.files import FILE_NAME, load, read
-from garlicfarm.config.validators import parse_toml
+from garlicfarm.config.toml import parse_toml, to_toml
 from garlicfarm.errors import ConfigError
 from garlicfarm.printable import printable
 
@@ -44,7 +43,7 @@ def export(path: Path, environ: Mapping[str, str]) -> tuple[str, list[str]]:
         "# A template: `garlicfarm config import` makes the configuration of one node of it.",
         *(f"# left out: {key}" for key in left_out),
     ]
-    return "\n".join([*head, *_tables(raw, ""), ""]), left_out
+    return "\n".join([*head, to_toml(raw)]), left_out
 
 
 def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
@@ -65,7 +64,7 @@ def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
             problems.append(f"--set {key}: {error}")
     if problems:
         raise ConfigError(problems)
-    filled = "\n".join([*_tables(raw, ""), ""])
+    filled = to_toml(raw)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / FILE_NAME
         file.write_text(filled, encoding="utf-8")
@@ -86,40 +85,3 @@ def _strip(raw: Any, key: str, left_out: list[str]) -> None:
                 left_out.append(printable(inner))  # it stays in its comment
             else:
                 _strip(raw[name], inner, left_out)
-
-
-def _tables(table: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The lines of a table: its values, then the tables in it."""
-    inner: list[tuple[str, str, Any]] = []
-    for name, value in table.items():
-        below = join(path, _key(name))
-        if isinstance(value, dict):
-            inner.append((f"[{below}]", below, value))
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            inner += [(f"[[{below}]]", below, item) for item in value]
-        else:
-            yield f"{_key(name)} = {_value(value)}"
-    for heading, below, value in inner:
-        yield from ("", heading, *_tables(value, below))
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: Any) -> str:
-    match value:
-        case str() | bool():
-            # JSON's spelling is TOML's, except for what is not printable: a terminal gets the text of a file.
-            return re.sub(r"[^ -~]", _escaped, json.dumps(value, ensure_ascii=False))
-        case int() | float():
-            return repr(value)
-        case list():
-            return f"[{', '.join(map(_value, value))}]"
-        case dict():
-            return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
-    return str(value.isoformat())
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else f"\\U{ord(found[0]):08x}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,31 +18,12 @@ __all__ = [
     "is_dial_url",
     "is_listen_url",
     "is_plugin_table",
-    "parse_toml",
     "problems_between_tables",
 ]
 
 
-MAX_DEPTH = 32
-"""Of tables and lists in a document: ours need five levels, a plugin's table some more."""
 MAX_HOST_BYTES = 253
 """As text, without the last dot (RFC 1035 §2.3.4)."""
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML document. Raises `ValueError`: it is malformed, or nested deeper than `MAX_DEPTH`."""
-    too_deep = ValueError(f"nested more than {MAX_DEPTH} deep")
-    try:
-        document = tomllib.loads(text)
-    except RecursionError:
-        raise too_deep from None
-    level: list[Any] = [document]
-    for _ in range(MAX_DEPTH + 1):
-        children = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
-        level = [child for child in children if isinstance(child, dict | list)]
-        if not level:
-            return document
-    raise too_deep
 
 
 def is_listen_url(text: str) -> bool:

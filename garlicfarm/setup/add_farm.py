@@ -17,6 +17,7 @@ import msgspec
 from garlicfarm.config import Config
 from garlicfarm.config.files import rewrite
 from garlicfarm.config.model import PRESETS
+from garlicfarm.config.toml import to_toml
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.errors import ConfigError, StorageError
@@ -26,14 +27,13 @@ from garlicfarm.setup.provision import (
     MadeFarm,
     MemberPlan,
     check_endpoints,
-    farm_tables,
+    farm_table,
     first_orders,
     joining_genesis,
     make_store,
     new_genesis,
     pinned,
     plan_of,
-    toml_of,
 )
 from garlicfarm.storage import DataDirectory, Genesis
 from garlicfarm.transport import Endpoint
@@ -107,10 +107,10 @@ def _add(
         farm = msgspec.structs.replace(farm, raft={**PRESETS[farm.preset], **farm.raft})
     data = config.node.data_dir
     named = data.relative_to(config.base_dir) if data.is_relative_to(config.base_dir) else data
-    table = toml_of(farm_tables(farm, dialled, str(named), MemberPlan(endpoint=str(dialled))))
+    table = farm_table(farm, dialled, str(named), MemberPlan(endpoint=str(dialled)))
     with DataDirectory.open(data) as directory, _all_or_nothing(_files(directory, farm.name)):
         make_store(data, farm, secret, genesis, orders)
-        rewrite(config.path, f"{read_text(config.path).rstrip()}\n{table}")
+        rewrite(config.path, f"{read_text(config.path).rstrip()}\n{to_toml({'farm': [table]})}")
 
 
 def _files(directory: DataDirectory, name: str) -> tuple[Path, ...]:

@@ -12,7 +12,6 @@ a running node never does: a lost store must not come back empty (D12). ::
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -28,6 +27,7 @@ import msgspec
 from garlicfarm.agreed import ALGORITHM_VERSION, EPOCH_LENGTH
 from garlicfarm.config import load
 from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
+from garlicfarm.config.toml import to_toml
 from garlicfarm.config.validators import dial_url_problem
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.join_token import JoinToken
@@ -51,12 +51,11 @@ __all__ = [
     "FarmPlan",
     "MadeFarm",
     "MemberPlan",
-    "Tables",
     "check_endpoints",
     "create_farm",
     "create_joining_node",
     "create_node",
-    "farm_tables",
+    "farm_table",
     "first_orders",
     "joining_genesis",
     "make_store",
@@ -64,18 +63,13 @@ __all__ = [
     "pinned",
     "plan_of",
     "remove_node",
-    "toml_of",
 ]
-
-Tables = list[tuple[str, Mapping[str, Any]]]
-"""Tables of a configuration file: heading, and keys with their values."""
 
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 STAGING = ".garlicfarm-new"
 HEAD = """# The configuration of one garlicfarm node. `garlicfarm config check` looks for mistakes in it;
 # `garlicfarm config check --effective` shows every value in force, defaults too, and where each comes from.
-version = 1
 """
 _FOUNDER = "farm create"  # the author of the first orders, where the log shows a user
 
@@ -280,14 +274,15 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
     write_private_file(data / "local.password", f"{password}\n".encode())
     pin = make_certificate(data / "tls" / "node.crt", data / "tls" / "node.key", endpoint.host)
     endpoint = pinned(endpoint, pin)
-    tables: Tables = [
-        ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
-        ("[admin]", {"url": member.admin_url or f"https://127.0.0.1:{ADMIN_PORT}"}),
-        ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
-        ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
-        *farm_tables(farm, endpoint, "data", member),
-    ]
-    write_new_file(directory / CONFIG_NAME, f"{HEAD}{toml_of(tables)}".encode(), 0o644)
+    document = {
+        "version": 1,
+        "node": {"id": node_id, "data_dir": "data", "preset": farm.preset},
+        "admin": {"url": member.admin_url or f"https://127.0.0.1:{ADMIN_PORT}"},
+        "listener": [{"url": member.listen or _listen_url(endpoint)}],
+        "transport": {"ssl": {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}},
+        "farm": [farm_table(farm, endpoint, "data", member)],
+    }
+    write_new_file(directory / CONFIG_NAME, f"{HEAD}{to_toml(document)}".encode(), 0o644)
     load(directory / CONFIG_NAME, {})  # checks the plans as it checks every configuration
     return endpoint
 
@@ -311,40 +306,27 @@ def make_store(
     create_store(data / "farms" / farm.name, genesis, orders)
 
 
-def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> Tables:
-    """The tables ``[[farm]]`` and below; ``data``: the data directory as the file names it."""
-    meta = {"destination": farm.master} if farm.master else {}
-    if farm.master_key_file is not None:
-        meta["key_file"] = f"{data}/{_master_key_name(farm)}"
-    return [
-        (
-            "[[farm]]",
-            {
-                "name": farm.name,
-                "application": farm.application,
-                "endpoint": str(endpoint),
-                **({"default_transport": endpoint.scheme} if endpoint.scheme != "ssl" else {}),
-                "secret_file": f"{data}/{_secret_name(farm)}",
-                **({"algorithms": farm.algorithms} if farm.algorithms != ALGORITHMS else {}),
-            },
-        ),
-        ("[farm.raft]", farm.raft),
-        ("[farm.retention]", farm.retention),
-        ("[farm.router]", member.router),
-        ("[farm.meta]", meta),
-        *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
-        *(("[[farm.publisher]]", publisher) for publisher in member.publishers),
-        *(("[[farm.feed]]", feed) for feed in member.feeds),
-    ]
-
-
-def toml_of(tables: Tables) -> str:
-    """The tables as text, an empty line before each; empty tables are left out."""
-    lines = []
-    for heading, table in tables:
-        if table:
-            lines += ["", heading, *(f"{key} = {_toml(value)}" for key, value in table.items())]
-    return "\n".join([*lines, ""])
+def farm_table(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> dict[str, Any]:
+    """The table ``[[farm]]``, without defaults. ``data``: the data directory as the file names it."""
+    table = {
+        "name": farm.name,
+        "application": farm.application,
+        "endpoint": str(endpoint),
+        "default_transport": endpoint.scheme if endpoint.scheme != "ssl" else "",
+        "secret_file": f"{data}/{_secret_name(farm)}",
+        "algorithms": farm.algorithms if farm.algorithms != ALGORITHMS else (),
+        "raft": farm.raft,
+        "retention": farm.retention,
+        "router": member.router,
+        "meta": {
+            **({"destination": farm.master} if farm.master else {}),
+            **({"key_file": f"{data}/{_master_key_name(farm)}"} if farm.master_key_file else {}),
+        },
+        "leaf": [{"destination": leaf} for leaf in member.leaves],
+        "publisher": member.publishers,
+        "feed": member.feeds,
+    }
+    return {key: value for key, value in table.items() if value}
 
 
 def _listen_url(endpoint: Endpoint) -> str:
@@ -360,11 +342,6 @@ def _listen_url(endpoint: Endpoint) -> str:
     elif endpoint.scheme != "ssl" or endpoint.host == "localhost":
         host = "127.0.0.1"
     return str(Endpoint(endpoint.scheme, host, endpoint.port))
-
-
-def _toml(value: Any) -> str:
-    """A TOML value. For everything in a plan except DEL, JSON's spelling is also TOML's."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _secret_name(farm: FarmPlan) -> str:

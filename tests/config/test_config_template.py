@@ -76,7 +76,7 @@ def test_import_without_what_is_a_nodes_own_says_what_is_missing(tmp_path, capsy
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("node.idd=3", "--set node.idd: node.idd: no such key; did you mean id?"),
+        ("node.idd=3", "--set node.idd: node.idd: no such key; did you mean 'id'?"),
         ("farm[1].endpoint=ssl://a.example:1", "1 means none of the 1 tables [[farm]]"),
         ("farm.barn.endpoint=ssl://a.example:1", "BARN means none"),
         ("node=3", "node is a table; name a key of it"),
