@@ -21,7 +21,6 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.lab.i2pd import check_programs, in_private_network, reexec_in_private_network
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.lab.service import Service, i2cp_service
@@ -47,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _record(directory: Path, minutes: float, choice: random.Random) -> None:
-    async with i2cp_service(directory, 1, NODES, leases="fast") as (service, farm):
-        await commit_interval(farm, INTERVAL_MS)
+    made = i2cp_service(directory, 1, NODES, leases="fast", interval_ms=INTERVAL_MS)
+    async with made as (service, farm):
         client = Client(service.clients[0].proxy, service.host)
         with trio.move_on_after(60 * minutes):
             async with trio.open_nursery() as nursery:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["KINDS", "FarmWatch"]
+__all__ = ["FarmWatch"]
 
 LONGEST_S = 5.0
 """After so long without a change it asks all the same: ages and round trips are no events."""
@@ -16,12 +15,11 @@ KINDS = ("leader", "publisher", "members", "health", "position")
 
 
 class FarmWatch:
-    """Whether there is something new to ask for: an event of one of the ``kinds`` came."""
+    """Whether there is something new to ask for: an event of one of the `KINDS` came."""
 
-    def __init__(self, kinds: Collection[str] = KINDS) -> None:
+    def __init__(self) -> None:
         import trio
 
-        self._kinds = kinds
         self._changed = trio.Event()
         self._asked_s = trio.current_time()
 
@@ -29,7 +27,7 @@ class FarmWatch:
         """Note all changes, until cancelled. Raises what `AdminClient.events` does, as soon as a connection
         is lost and cannot be made again; that is a change too."""
         try:
-            async with client.events(farm, kinds=self._kinds, patience_s=0) as events:
+            async with client.events(farm, kinds=KINDS, patience_s=0) as events:
                 async for _ in events:
                     self._changed.set()
         finally:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from garlicfarm.cli.lab_rank import RankProcess
     from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
-    from garlicfarm.setup.provision import FarmPlan, MemberPlan
+    from garlicfarm.setup.provision import MemberPlan
 
 __all__ = ["lab", "running_lab"]
 
@@ -145,9 +146,11 @@ async def _main(
                     farm, site = await stack.enter_async_context(_site_lab(directory, nodes, interval))
                 else:
                     farm = await stack.enter_async_context(running_lab(directory, nodes, interval, kind))
-                rank = await stack.enter_async_context(
-                    _ranking(directory, farm, prepare, with_rank=with_rank)
-                )
+                rank = None
+                if with_rank:
+                    from garlicfarm.cli.lab_rank import rank_process
+
+                    rank = await stack.enter_async_context(rank_process(directory / "rank", farm, prepare))
                 if until:
                     await _wait(farm, "publisher" if until in ("ranked", "moved") else until)
                     if rank and until == "ranked":
@@ -169,10 +172,9 @@ async def _site_lab(
 
     say(f"starting {nodes + 1 + FLOODFILLS} i2pd routers on a network of their own")
     # Short leases: the only clients here are i2pd's.
-    async with i2cp_service(directory, 1, nodes, leases="fast") as (service, farm):
-        await commit_interval(farm, interval_ms)
-        async with site_watch(service) as watch:
-            yield farm, watch
+    made = i2cp_service(directory, 1, nodes, leases="fast", interval_ms=interval_ms)
+    async with made as (service, farm), site_watch(service) as watch:
+        yield farm, watch
 
 
 async def _move(site: SiteWatch) -> None:
@@ -188,19 +190,6 @@ async def _move(site: SiteWatch) -> None:
 
 
 @asynccontextmanager
-async def _ranking(
-    directory: Path, farm: ProcessFarm, prepare: str | None, *, with_rank: bool
-) -> AsyncIterator[RankProcess | None]:
-    if not with_rank:
-        yield None
-        return
-    from garlicfarm.cli.lab_rank import rank_process
-
-    async with rank_process(directory / "rank", farm, prepare) as rank:
-        yield rank
-
-
-@asynccontextmanager
 async def running_lab(
     directory: Path, nodes: int, interval_ms: int, router: str
 ) -> AsyncIterator[ProcessFarm]:
@@ -208,86 +197,47 @@ async def running_lab(
 
     ``router``: ``simulated``, or ``i2pcontrol`` (in a private network only: `garlicfarm.lab.i2pd`).
     """
-    from garlicfarm.lab.processes import process_farm
-
-    async with AsyncExitStack() as stack:
-        members = await _members(stack, directory, nodes, router)
-        farm = await stack.enter_async_context(
-            process_farm(directory / "farm", members, _plan(directory, interval_ms))
-        )
-        yield farm
-
-
-def _plan(directory: Path, interval_ms: int) -> FarmPlan:
-    """The farm, with a master destination of its own: its key is in ``master.key`` of ``directory``."""
     from garlicfarm.credentials.destination_keys import create_keys
     from garlicfarm.i2p.encoding import encode
-    from garlicfarm.lab.processes import FAST
+    from garlicfarm.lab.processes import FAST, process_farm
     from garlicfarm.setup.provision import FarmPlan
 
     key_file = directory / "master.key"
     master = encode(create_keys(key_file).destination)
-    return FarmPlan(raft=FAST, master=master, master_key_file=key_file, interval_ms=interval_ms)
+    plan = FarmPlan(raft=FAST, master=master, master_key_file=key_file, interval_ms=interval_ms)
+    async with AsyncExitStack() as stack:
+        members = await _members(stack, directory, nodes, router)
+        yield await stack.enter_async_context(process_farm(directory / "farm", members, plan))
 
 
 async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: str) -> dict[int, MemberPlan]:
-    from base64 import b64encode
-
+    from garlicfarm.i2p.encoding import encode
     from garlicfarm.lab.destinations import simulated_destination
     from garlicfarm.lab.processes import free_ports
     from garlicfarm.setup.provision import MemberPlan
 
-    tables: list[dict[str, Any]] = []
-    leaves: list[bytes] = []
+    routers: list[tuple[dict[str, Any], bytes]]  # the table, and the leaf
     if router == "i2pcontrol":
         from garlicfarm.lab.i2pd import i2pd_network
         from garlicfarm.lab.i2pd_files import RouterPlan
+        from garlicfarm.lab.service import router_table
 
         say(f"starting {nodes} i2pd routers on a network of their own")
         network = i2pd_network(directory / "routers", [RouterPlan()] * nodes, hops=1)
-        for found in await stack.enter_async_context(network):
-            tables.append(
-                {
-                    "plugin": "i2pcontrol",
-                    "url": found.url,
-                    "password_file": str(found.password_file),
-                    "pin": found.pin,
-                }
-            )
-            leaves.append(found.leaf)
+        routers = [(router_table(each), each.leaf) for each in await stack.enter_async_context(network)]
     else:
-        for seed in range(1, nodes + 1):
-            tables.append({"plugin": "simulated", "seed": seed})
-            leaves.append(simulated_destination(seed))
+        seeds = range(1, nodes + 1)
+        routers = [({"plugin": "simulated", "seed": seed}, simulated_destination(seed)) for seed in seeds]
     return {
         node_id: MemberPlan(
             endpoint=f"ssl://127.0.0.1:{port}",
             admin_url="https://127.0.0.1:0",
-            router=tables[node_id - 1],
-            leaves=(b64encode(leaves[node_id - 1], b"-~").decode(),),
+            router=table,
+            leaves=(encode(leaf),),
             publishers=({"plugin": "simulated"},) if router == "simulated" else (),
         )
-        for node_id, port in enumerate(free_ports(nodes), 1)
+        for node_id, port, (table, leaf) in zip(count(1), free_ports(nodes), routers, strict=False)
     }
-
-
-async def commit_interval(farm: ProcessFarm, interval_ms: int) -> None:
-    """Commit the posting interval, as an administrator would, and again where that may have failed: setting
-    it twice is as good as once. On a busy machine the first election takes long; only --timeout ends this."""
-    import trio
-
-    from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
-
-    node = next(iter(farm.nodes.values()))
-    async with node.client() as client:
-        while True:
-            try:
-                await client.administer(farm.name, "interval", {"ms": interval_ms})
-                return
-            except (NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError) as error:
-                if node.process is not None and node.process.returncode is not None:
-                    raise node.failure(f"ended with code {node.process.returncode}") from error
-            await trio.sleep(POLL_S)
 
 
 async def _ask(farm: ProcessFarm) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -311,13 +261,14 @@ async def _ask(farm: ProcessFarm) -> tuple[dict[str, Any] | None, dict[str, Any]
 
 async def _wait(farm: ProcessFarm, until: str) -> None:
     """Until the nodes name a leader or a publisher; says which."""
-    async with _following(farm, ("leader", "publisher")) as watch:
-        while True:
-            status, _ = await _ask(farm)
-            if status is not None and status["leader"] and status[until]:
-                put(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
-                return
-            await watch.wait()
+    import trio
+
+    while True:
+        status, _ = await _ask(farm)
+        if status is not None and status["leader"] and status[until]:
+            put(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
+            return
+        await trio.sleep(POLL_S)
 
 
 async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None) -> None:
@@ -327,12 +278,15 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | N
     from rich.live import Live
     from rich.text import Text
 
-    from garlicfarm.cli.farm_watch import KINDS
+    from garlicfarm.cli.farm_watch import FarmWatch
     from garlicfarm.cli.lab_screen import LabScreen
 
     console = Console(highlight=False)
     screen = LabScreen(farm, rank, site)
-    async with _following(farm, KINDS) as watch:
+    watch = FarmWatch()
+    async with trio.open_nursery() as nursery:
+        for node in farm.nodes.values():
+            nursery.start_soon(_follow, node, farm.name, watch)
         with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
             status, ranking = await _ask(farm)
             while True:
@@ -340,21 +294,6 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | N
                 await trio.sleep(POLL_S)
                 if status is None or watch.take():
                     status, ranking = await _ask(farm)
-
-
-@asynccontextmanager
-async def _following(farm: ProcessFarm, kinds: Collection[str]) -> AsyncIterator[FarmWatch]:
-    """A watch that notes the events of these ``kinds`` that all nodes push, while the block lasts."""
-    import trio
-
-    from garlicfarm.cli.farm_watch import FarmWatch
-
-    watch = FarmWatch(kinds)
-    async with trio.open_nursery() as nursery:
-        for node in farm.nodes.values():
-            nursery.start_soon(_follow, node, farm.name, watch)
-        yield watch
-        nursery.cancel_scope.cancel()
 
 
 async def _follow(node: NodeProcess, farm: str, watch: FarmWatch) -> None:

@@ -82,16 +82,24 @@ class Service:
 
 @asynccontextmanager
 async def i2cp_service(
-    directory: Path, clients: int, nodes: int = 3, *, leases: Leases = "default", hops: int = 0
+    directory: Path,
+    clients: int,
+    nodes: int = 3,
+    *,
+    leases: Leases = "default",
+    hops: int = 0,
+    interval_ms: int = INTERVAL_MS,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
-    routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel."""
+    routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel;
+    ``interval_ms``: how often the nodes post their statuses."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
-    async with elected_service(directory, server_plan(has_i2cp=True), clients, nodes, hops, table) as made:
+    server = server_plan(has_i2cp=True)
+    async with elected_service(directory, server, clients, nodes, hops, table, interval_ms) as made:
         yield made
 
 
@@ -103,6 +111,7 @@ async def elected_service(
     nodes: int,
     hops: int,
     publisher: Callable[[DestinationKeys, I2pdRouter, str], dict[str, Any]],
+    interval_ms: int = INTERVAL_MS,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
@@ -125,7 +134,7 @@ async def elected_service(
             )
         plan = FarmPlan(
             raft=FAST,
-            interval_ms=INTERVAL_MS,
+            interval_ms=interval_ms,
             master=encode(master.destination),
             master_key_file=master_file,
         )

@@ -21,7 +21,6 @@ from typing import Any
 
 import trio
 
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
@@ -176,9 +175,13 @@ async def main(directory: Path, changes: int) -> None:
                 publishers=(sam_table(directory, keys, node_id, address, target),),
             )
             places[node_id] = router.place
-        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
+        plan = FarmPlan(
+            raft=FAST,
+            master=encode(master.destination),
+            master_key_file=master_file,
+            interval_ms=INTERVAL_MS,
+        )
         async with process_farm(directory / "farm", members, plan, places=places) as farm:
-            await commit_interval(farm, INTERVAL_MS)
             made = Turns(farm, wires, told)
             with trio.fail_after(CHANGE_S):
                 before = await made.publishing()

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
@@ -26,6 +26,7 @@ from tests.node.process.test_node_process import everything_in
 from tests.publishers.sam_router import SamRouter
 
 DAY_S = 86_400
+QUICK = partial(FarmPlan, raft=FAST, interval_ms=1000)
 HOOKS = {"plugin": "hooks", "on_publish": ["true"], "on_retire": ["true"]}
 ROOT = Path(__file__).parents[3]
 
@@ -94,7 +95,7 @@ def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
     if "keys" in table:
         table["keys"] = str(tmp_path / table["keys"])
     member = MemberPlan(endpoint=f"ssl://127.0.0.1:{free_ports(1)[0]}", admin_url="https://127.0.0.1:0")
-    plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+    plan = QUICK(master=encode(master.destination), master_key_file=tmp_path / "master.key")
     node = create_farm(tmp_path / "farm", {1: member}, plan).directories[1]
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
     with (node / "garlicfarm.toml").open("a") as file:
@@ -183,11 +184,10 @@ async def test_members_whose_keys_have_expired_or_whose_router_is_none_leave_the
         return {"plugin": "sam", "address": address, "target": address, "keys": keys}
 
     members = members_with(sam(1), sam(2), HOOKS)
-    plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+    plan = QUICK(master=encode(master.destination), master_key_file=tmp_path / "master.key")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, no_router, [garbage])
         async with process_farm(tmp_path / "farm", members, plan) as farm:
-            await commit_interval(farm, 1000)
             found = await until_named(farm, 3)
             assert problems(found[1]) == [
                 f"the keys in {tmp_path}/1.bundle have expired: make new bundles with garlicfarm keys "
@@ -242,8 +242,7 @@ async def test_publisher_whose_clock_jumps_by_years_gives_the_role_to_another(
     monkeypatch.chdir(ROOT)
     clocks = {id_: Clock(tmp_path / f"clock-{id_}") for id_ in (1, 2, 3)}
     command = (sys.executable, "-m", "tests.chaos.launch", str(tmp_path), "-", "node", "start")
-    async with process_farm(tmp_path / "farm", members_with(*[HOOKS] * 3), command=command) as farm:
-        await commit_interval(farm, 1000)
+    async with process_farm(tmp_path / "farm", members_with(*[HOOKS] * 3), QUICK(), command=command) as farm:
         wrong = (await status_when(farm, 1, lambda status: status["publisher"]))["publisher"]
         await until_named(farm, wrong)
         clocks[wrong].off_s = years * (365.0 * DAY_S + 60)
@@ -277,9 +276,8 @@ async def test_members_without_sam_or_i2cp_or_with_a_key_of_another_leave_the_ro
             sam(3, router_3.address),
             sam(4, router_4.address),
         ]
-        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+        plan = QUICK(master=encode(master.destination), master_key_file=tmp_path / "master.key")
         async with process_farm(tmp_path / "farm", members_with(*publishers), plan) as farm:
-            await commit_interval(farm, 1000)
             found = await until_named(farm, 3)
             ranking = await until_all_post(farm)
             assert ranking["publication"]["can_publish"] == [3]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, UnreachableError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
@@ -40,7 +39,7 @@ async def test_publisher_keeps_its_role_and_session_while_leaders_are_killed(tmp
         async with farm.nodes[1].client() as client:
             await client.administer(farm.name, "staleness", {"R": STALENESS})
             await client.administer(farm.name, "publisher", {"margin": MARGIN})
-        await commit_interval(farm, INTERVAL_MS)
+            await client.administer(farm.name, "interval", {"ms": INTERVAL_MS})
         named = await _until(farm, 1, lambda status: status["publisher"])
         publisher: int = named["publisher"]
         begun = await _until(farm, publisher, lambda status: _session(status)[1])

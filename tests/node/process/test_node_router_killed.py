@@ -14,7 +14,6 @@ from typing import Any
 
 import trio
 
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.lease_set import decode_lease_set
@@ -76,8 +75,8 @@ async def test_router_that_dies_moves_the_role_without_a_status_in_its_turn(tmp_
     async with service_farm(tmp_path) as (farm, routers):
         async with farm.nodes[1].client() as client:
             await client.administer(farm.name, "publisher", {"margin": MARGIN})
-        first, _ = await _until(farm, _publisher)
-        await commit_interval(farm, LONG_MS)
+            first, _ = await _until(farm, _publisher)
+            await client.administer(farm.name, "interval", {"ms": LONG_MS})
         await _until(farm, _has_long_interval)
         _, before = await _until(farm, _publisher)
 
