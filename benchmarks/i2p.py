@@ -42,7 +42,7 @@ from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, network, why_unavailable
-from garlicfarm.net.handshake import initiate
+from garlicfarm.net.handshake import DialCredentials, initiate
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
@@ -112,15 +112,8 @@ async def dial(proxy: str, echo_host: str, host: str, farm_id: str) -> dict[str,
 
     async def handshake() -> float:
         begun = trio.current_time()
-        established = await initiate(
-            partial(open_stream, host, PORT),
-            host=f"{host}:{PORT}",
-            farm=FarmPlan().name,
-            user=USER,
-            password=PASSWORD,
-            cache=cache,
-            farm_id=bytes.fromhex(farm_id),
-        )
+        credentials = DialCredentials(FarmPlan().name, USER, PASSWORD, cache, bytes.fromhex(farm_id))
+        established = await initiate(partial(open_stream, host, PORT), credentials, host=f"{host}:{PORT}")
         took_ms = (trio.current_time() - begun) * 1000
         await established.stream.aclose()
         return took_ms

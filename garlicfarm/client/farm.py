@@ -32,7 +32,7 @@ from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, RpcClient, close
+from garlicfarm.net.link import Backoff, LinkConfig, RpcClient, close
 from garlicfarm.plugins import make_transport
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint, Transport
@@ -193,14 +193,14 @@ async def open_farm_client(
     async with trio.open_nursery() as nursery:
 
         def add(server: int, endpoint: Endpoint) -> None:
-            rpc_clients[server] = RpcClient(
-                partial(connect, server, endpoint),
+            config = LinkConfig(
+                connect=partial(connect, server, endpoint),
                 server_id=server,
                 timeout_s=timeout_s,
-                unsent_timeout_s=PATIENCE * timeout_s,
                 backoff=Backoff(random.random, longest_s=1.0),
                 lazy=True,
             )
+            rpc_clients[server] = RpcClient(config, unsent_timeout_s=PATIENCE * timeout_s)
             places[server] = endpoint
             nursery.start_soon(rpc_clients[server].run)
 

@@ -22,7 +22,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, RpcClient
+from garlicfarm.net.link import Backoff, LinkConfig, RpcClient
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
@@ -129,14 +129,14 @@ async def _ask(
     connect_timeout_s: float | None,
 ) -> Response | GarlicFarmError:
     """The answer of ``target``, or the error. If it does not lead, the answer names the leader."""
-    backoff = Backoff(random.random, longest_s=timeout_s)
-    client = RpcClient(
-        connect,
+    config = LinkConfig(
+        connect=connect,
         server_id=target,
         timeout_s=timeout_s,
-        backoff=backoff,
+        backoff=Backoff(random.random, longest_s=timeout_s),
         connect_timeout_s=connect_timeout_s,
     )
+    client = RpcClient(config)
     entry = LogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run)

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 from garlicfarm.errors import TransportError
-from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.net.handshake import Established, initiate, without_handshake
+from garlicfarm.net.handshake import DialCredentials, Established, initiate, without_handshake
 from garlicfarm.transport import Endpoint, Transport
 
 __all__ = ["DialCredentials", "dial"]
-
-
-@dataclass(frozen=True, slots=True)
-class DialCredentials:
-    """The login of a dialler: its identity and the farm; see `garlicfarm.http.upgrade.Initiator`.
-
-    ``farm_id``: the farm that is meant, None: any of that name. ``extensions``: what is offered, name and
-    version. ``challenges`` are remembered from one stream to the next.
-    """
-
-    farm: str
-    user: str
-    password: str = field(repr=False)
-    challenges: ChallengeCache = field(repr=False)
-    farm_id: bytes | None = None
-    extensions: Mapping[str, str] = field(default_factory=dict)
 
 
 async def dial(transport: Transport, endpoint: Endpoint, credentials: DialCredentials) -> Established:
@@ -47,14 +28,5 @@ async def dial(transport: Transport, endpoint: Endpoint, credentials: DialCreden
                 wrong, "it is for loopback only; elsewhere use a tunnel, or another transport"
             )
         return without_handshake(await transport.open_stream(endpoint), credentials.farm)
-    return await initiate(
-        partial(transport.open_stream, endpoint),
-        host=endpoint.authority,
-        proxied=endpoint.proxied,
-        farm=credentials.farm,
-        user=credentials.user,
-        password=credentials.password,
-        cache=credentials.challenges,
-        farm_id=credentials.farm_id,
-        extensions=credentials.extensions,
-    )
+    open_stream = partial(transport.open_stream, endpoint)
+    return await initiate(open_stream, credentials, host=endpoint.authority, proxied=endpoint.proxied)

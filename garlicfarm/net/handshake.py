@@ -11,7 +11,7 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -22,7 +22,15 @@ from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Reject
 from garlicfarm.net.admission import Admission
 from garlicfarm.transport import AdmissionSlot, Peer, Stage
 
-__all__ = ["Established", "FarmCredentials", "HandshakeLimiter", "initiate", "respond", "without_handshake"]
+__all__ = [
+    "DialCredentials",
+    "Established",
+    "FarmCredentials",
+    "HandshakeLimiter",
+    "initiate",
+    "respond",
+    "without_handshake",
+]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
@@ -63,21 +71,32 @@ def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class DialCredentials:
+    """The login of a dialler: its identity and the farm; see `garlicfarm.http.upgrade.Initiator`.
+
+    ``farm_id``: the farm that is meant, None: any of that name. ``extensions``: what is offered, name and
+    version. ``challenges`` are remembered from one stream to the next.
+    """
+
+    farm: str
+    user: str
+    password: str = field(repr=False)
+    challenges: ChallengeCache = field(repr=False)
+    farm_id: bytes | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
 async def initiate(
     open_stream: Callable[[], Awaitable[trio.abc.Stream]],
+    credentials: DialCredentials,
     *,
     host: str,
-    farm: str,
-    user: str,
-    password: str,
-    cache: ChallengeCache,
-    farm_id: bytes | None = None,
-    extensions: Mapping[str, str] | None = None,
     proxied: bool = False,
 ) -> Established:
     """Log in to a farm: over one stream if a cached challenge is still valid, else over two.
 
-    Arguments as for `Initiator`. ``proxied``: send a WebSocket key for the proxy in front of the server (D4).
+    ``host``: as for `Initiator`. ``proxied``: send a WebSocket key for the proxy in front of the server (D4).
     The caller sets the deadline.
 
     :returns: the open stream. All others are closed, also when this raises.
@@ -91,12 +110,12 @@ async def initiate(
     """
     initiator = Initiator(
         host=host,
-        farm=farm,
-        user=user,
-        password=password,
-        cache=cache,
-        farm_id=farm_id,
-        extensions=extensions,
+        farm=credentials.farm,
+        user=credentials.user,
+        password=credentials.password,
+        cache=credentials.challenges,
+        farm_id=credentials.farm_id,
+        extensions=credentials.extensions,
     )
     while True:
         stream = await open_stream()

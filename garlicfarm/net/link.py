@@ -30,7 +30,7 @@ from garlicfarm.net.sender import Sender
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import EXTENSION_OF, MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "RpcClient", "close"]
+__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "LinkConfig", "RpcClient", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -68,42 +68,48 @@ class Backoff(msgspec.Struct, frozen=True):
         return min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s) * (0.5 + self.random())
 
 
+class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to connect to one server.
+
+    ``connect()`` opens a connection within ``connect_timeout_s``. After each third of that time another
+    attempt starts beside the pending ones, and the first that logs in is used (as happy eyeballs do,
+    RFC 8305). ``server_id`` is the id that answers must come from (None: any). ``timeout_s`` bounds the wait
+    for each answer; None for ``connect_timeout_s`` means the same time. ``lazy``: connect only while there
+    is something to send.
+    """
+
+    connect: Callable[[], Awaitable[Established]]
+    server_id: int | None
+    timeout_s: float
+    backoff: Backoff
+    connect_timeout_s: float | None = None
+    lazy: bool = False
+
+
 class Link:
     """One connection to one server.
 
-    ``connect()`` opens it within ``connect_timeout_s``. After each third of that time another attempt starts
-    beside the pending ones, and the first that logs in is used (as happy eyeballs do, RFC 8305).
-    ``server_id`` is the id that answers must come from (None: any). ``timeout_s`` bounds the wait for each
-    answer and is the default of ``connect_timeout_s``. ``on_answer(tag, response)`` or ``on_failure(tag,
-    sent)`` is called once per request, from `run`'s task or from `send`; ``sent`` says whether the server may
-    have received the request. ``on_change(error)``: the connection came up (None) or broke. ``lazy``: connect
-    only while there is something to send. ``encode``: makes the bytes of a request.
+    ``on_answer(tag, response)`` or ``on_failure(tag, sent)`` is called once per request, from `run`'s task or
+    from `send`; ``sent`` says whether the server may have received the request. ``on_change(error)``: the
+    connection came up (None) or broke. ``encode``: makes the bytes of a request.
 
     A peer without a handshake gets the next request only after it has answered the one before.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Established]],
+        config: LinkConfig,
         *,
-        server_id: int | None,
-        timeout_s: float,
-        backoff: Backoff,
         on_answer: Callable[[int, Response], None],
         on_failure: Callable[[int, bool], None],
         on_change: Callable[[Exception | None], None],
         on_received: Callable[[], None] = lambda: None,
-        connect_timeout_s: float | None = None,
-        lazy: bool = False,
         encode: Callable[[Request], bytes] = encode_request,
     ) -> None:
-        self._lazy = lazy
+        self._config = config
+        given_s = config.connect_timeout_s
+        self._connect_timeout_s = config.timeout_s if given_s is None else given_s
         self._encode = encode
-        self._connect = connect
-        self._connect_timeout_s = timeout_s if connect_timeout_s is None else connect_timeout_s
-        self._server_id = server_id
-        self._timeout_s = timeout_s
-        self._backoff = backoff
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._on_change = on_change
@@ -168,7 +174,7 @@ class Link:
         """Keep the connection up until cancelled. Then the stream is closed, and unanswered requests fail."""
         try:
             while True:
-                if self._lazy:
+                if self._config.lazy:
                     await self._work.wait()
                 try:
                     await self._exchange(await self._connected())
@@ -181,7 +187,7 @@ class Link:
                 self._failures += 1
                 self._waiting = True
                 self._poke = trio.Event()
-                with trio.move_on_after(self._backoff.wait_s(self._failures)):
+                with trio.move_on_after(self._config.backoff.wait_s(self._failures)):
                     await self._poke.wait()
                 self._waiting = False
         finally:
@@ -224,7 +230,7 @@ class Link:
         async with trio.open_nursery() as nursery:
 
             async def attempt() -> None:
-                let_in.append(await self._connect())
+                let_in.append(await self._config.connect())
                 nursery.cancel_scope.cancel()
 
             for _ in range(ATTEMPTS):
@@ -278,9 +284,9 @@ class Link:
         while True:
             now = trio.current_time()
             since = max(self._outstanding[0][2], self.heard) if self._outstanding else now
-            if now >= since + self._timeout_s:
-                raise UnreachableError(f"no answer within {self._timeout_s:g} s")
-            await trio.sleep_until(since + self._timeout_s)
+            if now >= since + self._config.timeout_s:
+                raise UnreachableError(f"no answer within {self._config.timeout_s:g} s")
+            await trio.sleep_until(since + self._config.timeout_s)
 
     async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> NoReturn:
         decoder = ResponseDecoder()
@@ -290,9 +296,10 @@ class Link:
             data = await stream.receive_some(decoder.receive_bytes)
             if not data:
                 decoder.receive_eof()
-                refused = self._server_id is not None and self._outstanding and self.heard == heard
+                server_id = self._config.server_id
+                refused = server_id is not None and self._outstanding and self.heard == heard
                 hint = (
-                    f"does this address lead to member {self._server_id}? its log says why it refuses"
+                    f"does this address lead to member {server_id}? its log says why it refuses"
                     if refused
                     else ""
                 )
@@ -321,8 +328,8 @@ class Link:
         )
         if response.type is not expected:
             raise RemoteProtocolError(f"{response.type.name} answers {kind.name}")
-        if self._server_id not in (None, response.source):
-            raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
+        if self._config.server_id not in (None, response.source):
+            raise RemoteProtocolError(f"member {self._config.server_id} answers as {response.source}")
         self._outstanding.popleft()
         if self._queue:
             self._wake()  # a request may have waited for this answer
@@ -364,20 +371,10 @@ class _Call:
 
 
 class RpcClient:
-    """Requests over a `Link`, each awaited by itself. Arguments as for `Link`. ``unsent_timeout_s``: how long
-    `call` waits for a connection that is not up. The link goes on connecting."""
+    """Requests over a `Link`, each awaited by itself. ``unsent_timeout_s``: how long `call` waits for a
+    connection that is not up. The link goes on connecting."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Awaitable[Established]],
-        *,
-        server_id: int | None,
-        timeout_s: float,
-        backoff: Backoff,
-        connect_timeout_s: float | None = None,
-        unsent_timeout_s: float = math.inf,
-        lazy: bool = False,
-    ) -> None:
+    def __init__(self, config: LinkConfig, *, unsent_timeout_s: float = math.inf) -> None:
         self._unsent_timeout_s = unsent_timeout_s
         self._calls: dict[int, _Call] = {}
         self._timer = trio.CancelScope()
@@ -385,15 +382,7 @@ class RpcClient:
         self._next_tag = 0
         self._error: Exception | None = None
         self._link = Link(
-            connect,
-            server_id=server_id,
-            timeout_s=timeout_s,
-            backoff=backoff,
-            on_answer=self._on_answer,
-            on_failure=self._on_failure,
-            on_change=self._on_change,
-            connect_timeout_s=connect_timeout_s,
-            lazy=lazy,
+            config, on_answer=self._on_answer, on_failure=self._on_failure, on_change=self._on_change
         )
 
     @property

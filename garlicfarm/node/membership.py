@@ -27,7 +27,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import CONNECTION_ERRORS, Backoff, RpcClient, close
+from garlicfarm.net.link import CONNECTION_ERRORS, Backoff, LinkConfig, RpcClient, close
 from garlicfarm.node.change_request import request_change
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.leadership import step_down
@@ -146,12 +146,9 @@ class Membership:
         last = (0, status.last_index, status.commit)
         request = Request(MessageType.LEAVE_CLUSTER_REQUEST, core.node_id, member, status.term, *last)
         timeout_s = core.raft.rpc_timeout_s
-        client = RpcClient(
-            partial(self._dial, member, endpoint),
-            server_id=member,
-            timeout_s=timeout_s,
-            backoff=self._backoff,
-        )
+        connect = partial(self._dial, member, endpoint)
+        config = LinkConfig(connect=connect, server_id=member, timeout_s=timeout_s, backoff=self._backoff)
+        client = RpcClient(config)
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)

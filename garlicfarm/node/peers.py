@@ -14,7 +14,7 @@ import trio
 
 from garlicfarm.errors import NotListening
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, Link, RpcClient
+from garlicfarm.net.link import Backoff, Link, LinkConfig, RpcClient
 from garlicfarm.wire import RequestEncoder
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
@@ -157,27 +157,24 @@ class Peers:
                 nursery.start_soon(self._run_peer, member, peer)
 
     def _make(self, member: int, endpoint: str) -> _Peer:
-        connect = partial(self._dial, member, endpoint)
-        link = Link(
-            connect,
+        config = LinkConfig(
+            connect=partial(self._dial, member, endpoint),
             server_id=member,
             timeout_s=self._timings.rpc_timeout_s,
             backoff=self._backoff,
+        )
+        link = Link(
+            config,
             on_answer=partial(self._on_answer, member),
             on_failure=lambda seq, sent: self._events.on_unreachable(member, seq),
             on_change=partial(self._on_change, member),
             on_received=self._events.on_received,
             encode=self._encoder.encode,
         )
-        rpc_client = RpcClient(
-            connect,
-            server_id=member,
-            timeout_s=self._timings.call_timeout_s,
-            backoff=self._backoff,
-            connect_timeout_s=self._timings.rpc_timeout_s,
-            lazy=True,
+        waiting = msgspec.structs.replace(
+            config, timeout_s=self._timings.call_timeout_s, connect_timeout_s=config.timeout_s, lazy=True
         )
-        return _Peer(endpoint, link, rpc_client, _RoundTrips(self._sample_s))
+        return _Peer(endpoint, link, RpcClient(waiting), _RoundTrips(self._sample_s))
 
     async def _run_peer(self, member: int, peer: _Peer) -> None:
         with peer.scope:

@@ -8,13 +8,11 @@ from pathlib import Path
 import trio
 
 from garlicfarm.client.farm import FarmClient
-from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.net.handshake import initiate
 from garlicfarm.net.link import Link
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 from tests.client.test_farm_client import FakeRpcClient
-from tests.node.support.cluster import Cluster, client_request, cluster, password_of
+from tests.node.support.cluster import Cluster, client_request, cluster
 
 
 def follower_of(nodes: Cluster, leader: int) -> int:
@@ -57,19 +55,9 @@ async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path:
         leader = await nodes.leader()
         follower = follower_of(nodes, leader)
         await nodes.applied(1)
-        endpoint = nodes.endpoint(follower)
-        established = await initiate(
-            nodes.connect(follower),
-            host=endpoint.authority,
-            farm="farm",
-            user="alice",
-            password=password_of("alice"),
-            cache=ChallengeCache(),
-            extensions={"leader-hint": "1"},
-        )
-        assert established.leader == (leader, nodes.endpoints[leader])
-        stream, decoder = established.stream, ResponseDecoder()
-        nodes.opened.append(stream)
+        wire = await nodes.login(node_id=follower, extensions={"leader-hint": "1"})
+        assert wire.leader == (leader, nodes.endpoints[leader])
+        stream, decoder = wire.stream, ResponseDecoder()
         await stream.send_all(encode_request(client_request(b"x")) + encode_request(client_request()))
         answers: list[Response] = []
         while len(answers) < 2:

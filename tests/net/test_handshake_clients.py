@@ -23,7 +23,14 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
-from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
+from garlicfarm.net.handshake import (
+    DialCredentials,
+    Established,
+    FarmCredentials,
+    HandshakeLimiter,
+    initiate,
+    respond,
+)
 from garlicfarm.transport import Peer
 
 SECRET = b"s" * 32
@@ -133,14 +140,9 @@ async def open_stream(server: Server, certificate: Path) -> trio.abc.Stream:
 async def login(
     server: Server, certificate: Path, cache: ChallengeCache, user: str, password: str
 ) -> Established:
-    return await initiate(
-        partial(open_stream, server, certificate),
-        host=f"127.0.0.1:{server.port}",
-        farm="farm",
-        user=user,
-        password=password,
-        cache=cache,
-    )
+    credentials = DialCredentials("farm", user, password, cache)
+    connect = partial(open_stream, server, certificate)
+    return await initiate(connect, credentials, host=f"127.0.0.1:{server.port}")
 
 
 async def receive_exactly(stream: trio.abc.Stream, start: bytes, size: int) -> bytes:
@@ -287,9 +289,8 @@ async def test_replayed_bytes_are_refused_on_a_new_connection(certificate: Path,
             stream.send_all = send_all
             return stream
 
-        established = await initiate(
-            recording, host="127.0.0.1", farm="farm", user="7", password=MEMBER[1], cache=cache
-        )
+        credentials = DialCredentials("farm", "7", MEMBER[1], cache)
+        established = await initiate(recording, credentials, host="127.0.0.1")
         await trio.aclose_forcefully(established.stream)
         thief = await open_stream(server, certificate)
         await thief.send_all(sent[-1])

@@ -17,7 +17,14 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.errors import AuthError, ConfigError, RemoteProtocolError, TransportError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier, ha1
 from garlicfarm.net.admission import Admission
-from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
+from garlicfarm.net.handshake import (
+    DialCredentials,
+    Established,
+    FarmCredentials,
+    HandshakeLimiter,
+    initiate,
+    respond,
+)
 from garlicfarm.transport import Peer
 
 SECRET = b"s" * 32
@@ -65,15 +72,8 @@ class Server:
         password: str = PASSWORD,
         farm_id: bytes | None = FARM_ID,
     ) -> Established:
-        return await initiate(
-            partial(self.open_stream, peer),
-            host="a:1",
-            farm=farm,
-            user=user,
-            password=password,
-            cache=cache or ChallengeCache(),
-            farm_id=farm_id,
-        )
+        credentials = DialCredentials(farm, user, password, cache or ChallengeCache(), farm_id)
+        return await initiate(partial(self.open_stream, peer), credentials, host="a:1")
 
 
 async def read_all(stream: trio.abc.Stream) -> bytes:
@@ -128,9 +128,8 @@ async def test_bytes_around_the_101_are_leftovers_of_both_sides(nursery: trio.Nu
     async def open_stream() -> trio.abc.Stream:
         return Eager(await server.open_stream())
 
-    client = await initiate(
-        open_stream, host="a:1", farm="farm", user="7", password=PASSWORD, cache=ChallengeCache()
-    )
+    credentials = DialCredentials("farm", "7", PASSWORD, ChallengeCache())
+    client = await initiate(open_stream, credentials, host="a:1")
     await trio.testing.wait_all_tasks_blocked()
     assert server.established[0].leftover == b"early"
     assert client.leftover == b"more"
@@ -316,9 +315,8 @@ async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_member
         """Try a password, and do not wait for the answer."""
         cache.learn(("a:1", "farm", user), verifier.challenges(trio.current_time(), b"r" * 16))
         with trio.move_on_after(0.001), suppress(RemoteProtocolError):
-            await initiate(
-                server.open_stream, host="a:1", farm="farm", user=user, password=password, cache=cache
-            )
+            credentials = DialCredentials("farm", user, password, cache)
+            await initiate(server.open_stream, credentials, host="a:1")
 
     for number in range(100):
         await hang_up("alice", f"guess {number}")
@@ -432,7 +430,7 @@ async def test_server_that_goes_away_raises_and_leaves_nothing_open(nursery: tri
         return ours
 
     with pytest.raises(TransportError, match="closed the connection during the handshake"):
-        await initiate(open_stream, host="a:1", farm="farm", user="7", password="p", cache=ChallengeCache())
+        await initiate(open_stream, DialCredentials("farm", "7", "p", ChallengeCache()), host="a:1")
     with pytest.raises(trio.ClosedResourceError):
         await ours.send_all(b"x")
 
@@ -446,7 +444,7 @@ async def test_cancelled_initiator_and_responder_close_their_streams(
         return ours
 
     with trio.move_on_after(1):
-        await initiate(open_stream, host="a:1", farm="farm", user="7", password="p", cache=ChallengeCache())
+        await initiate(open_stream, DialCredentials("farm", "7", "p", ChallengeCache()), host="a:1")
     assert (await read_all(theirs)).startswith(b"GET ")
 
     ours, theirs = trio.testing.memory_stream_pair()
@@ -472,7 +470,7 @@ async def test_broken_users_file_reaches_the_callers_boundary_with_the_stream_cl
 
     async def client() -> None:
         with pytest.raises(TransportError):
-            await initiate(open_stream, host="a:1", farm="farm", user="alice", password="p", cache=cache)
+            await initiate(open_stream, DialCredentials("farm", "alice", "p", cache), host="a:1")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client)

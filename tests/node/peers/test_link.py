@@ -25,7 +25,6 @@ from garlicfarm.net.sender import SEND_NOW_BYTES
 from garlicfarm.wire import Limits, RequestDecoder
 from garlicfarm.wire.messages import LogEntry, Request, ValueType
 from tests.node.support.link_in_memory import (
-    BACKOFF,
     POST,
     TIMEOUT_S,
     VOTE,
@@ -35,6 +34,7 @@ from tests.node.support.link_in_memory import (
     Told,
     answer,
     closing,
+    config,
     echoing,
     link,
     silent,
@@ -371,7 +371,7 @@ async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autoj
 
 
 def rpc_client(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
-    return RpcClient(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
+    return RpcClient(config(connect, lazy=True))
 
 
 async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:
@@ -510,9 +510,7 @@ async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(a
         return await server.connect()
 
     async with trio.open_nursery() as server.nursery:
-        under_test = RpcClient(
-            connect, server_id=2, timeout_s=10.0, backoff=BACKOFF, unsent_timeout_s=0.5, lazy=True
-        )
+        under_test = RpcClient(config(connect, timeout_s=10.0, lazy=True), unsent_timeout_s=0.5)
         server.nursery.start_soon(under_test.run)
         for begun in (0.0, 0.5):
             assert trio.current_time() == begun

@@ -16,12 +16,12 @@ from garlicfarm.errors import (
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import RpcClient
 from tests.node.support.link_in_memory import (
-    BACKOFF,
     POST,
     TIMEOUT_S,
     VOTE,
     Clock,
     Told,
+    config,
     link,
 )
 
@@ -186,7 +186,7 @@ async def test_caller_that_may_wait_long_for_answers_connects_as_soon_as_others(
         await trio.sleep_forever()
         raise AssertionError
 
-    rpc_client = RpcClient(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
+    rpc_client = RpcClient(config(connect, timeout_s=60.0, connect_timeout_s=2.0))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rpc_client.run)
         with pytest.raises(UnreachableError, match="not let in within 2 s"):

@@ -92,7 +92,7 @@ async def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             algorithms=["SHA-256"],
         ) as client:
             try:
-                await client._rpc_clients[1]._link._connect()
+                await client._rpc_clients[1]._link._config.connect()
             except GarlicFarmError as refused:
                 error = refused  # raised in here, it would come out in a group
         if error is not None:

@@ -23,7 +23,7 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports, process_farm
-from garlicfarm.net.handshake import initiate
+from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import LogStore
 from garlicfarm.transport import Endpoint
@@ -47,15 +47,8 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
         UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
-        login = partial(
-            initiate,
-            partial(TRANSPORT.open_stream, endpoint),
-            host=endpoint.authority,
-            farm="farm",
-            user="alice",
-            password="a secret word",
-            cache=ChallengeCache(),
-        )
+        credentials = DialCredentials("farm", "alice", "a secret word", ChallengeCache())
+        login = partial(dial, TRANSPORT, endpoint, credentials)
         async with open_farm_client(
             farm.endpoints,
             farm="farm",

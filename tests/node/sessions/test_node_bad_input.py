@@ -14,9 +14,7 @@ import pytest
 import trio
 
 from garlicfarm.extensions import EXTENSIONS
-from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.net.handshake import initiate
 from garlicfarm.raft import Role
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire import (
@@ -95,18 +93,7 @@ async def secured(directory: Path) -> AsyncIterator[Place]:
         await nodes.start(1)
 
         async def dial() -> Wire:
-            endpoint = nodes.endpoint()
-            established = await initiate(
-                nodes.connect(),
-                host=endpoint.authority,
-                farm="farm",
-                user="2",
-                password=nodes.password(2),
-                cache=ChallengeCache(),
-                extensions=EXTENSIONS,
-            )
-            nodes.opened.append(established.stream)
-            return Wire(established)
+            return await nodes.login("2", extensions=EXTENSIONS)
 
         yield Place(nodes, dial)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -17,7 +18,7 @@ from garlicfarm.credentials.roles import UserRole
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.net.handshake import Established, initiate
+from garlicfarm.net.handshake import DialCredentials, Established, initiate
 from garlicfarm.node import Node, serve
 from garlicfarm.node.replica import Replica
 from garlicfarm.plugins import make_transport
@@ -247,19 +248,16 @@ class Cluster:
         farm: str = "",
         source: str = "127.0.0.1",
         wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream,
+        extensions: Mapping[str, str] = MappingProxyType({}),
     ) -> Wire:
         """Log in; the password of members and of `USERS` is known. Closed with the cluster."""
         if password is None:
             password = self.password(int(user)) if user.isdigit() else password_of(user)
-        endpoint = self.endpoint(node_id)
-        established = await initiate(
-            self.connect(node_id, source, wrap),
-            host=endpoint.authority,
-            farm=farm or self.plan.name,
-            user=user,
-            password=password,
-            cache=ChallengeCache(),
+        credentials = DialCredentials(
+            farm or self.plan.name, user, password, ChallengeCache(), extensions=extensions
         )
+        host = self.endpoint(node_id).authority
+        established = await initiate(self.connect(node_id, source, wrap), credentials, host=host)
         self.opened.append(established.stream)
         return Wire(established)
 

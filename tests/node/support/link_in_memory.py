@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 import trio.testing
 
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, Link
+from garlicfarm.net.link import Backoff, Link, LinkConfig
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
@@ -96,14 +97,17 @@ class Told:
         self.changes.append("up" if error is None else f"{type(error).__name__}: {error}")
 
 
-def link(connect: Callable[[], Awaitable[Established]], told: Told, **more: object) -> Link:
-    options: dict[str, object] = {"server_id": 2, "timeout_s": TIMEOUT_S, "backoff": BACKOFF}
+def config(connect: Callable[[], Awaitable[Established]], **other: Any) -> LinkConfig:
+    options: dict[str, Any] = {"server_id": 2, "timeout_s": TIMEOUT_S, "backoff": BACKOFF}
+    return LinkConfig(connect=connect, **(options | other))
+
+
+def link(connect: Callable[[], Awaitable[Established]], told: Told, **other: Any) -> Link:
     return Link(
-        connect,
+        config(connect, **other),
         on_answer=lambda tag, response: told.answers.append((tag, response.next_index)),
         on_failure=lambda tag, sent: told.failures.append((tag, sent)),
         on_change=told.change,
-        **(options | more),  # type: ignore[arg-type]
     )
 
 
