@@ -65,16 +65,11 @@ class LocalProtocolError(GarlicFarmError):
 
 
 class RemoteProtocolError(GarlicFarmError):
-    """The peer violated the protocol.
+    """The peer violated the protocol. ``what`` names the rule, ``where`` the part of the message."""
 
-    ``what`` names the rule, ``where`` the part of the message; ``status_hint`` is the HTTP status of the
-    response during the handshake, else 0.
-    """
-
-    def __init__(self, what: str, where: str = "", status_hint: int = 0) -> None:
+    def __init__(self, what: str, where: str = "") -> None:
         self.what = what
         self.where = where
-        self.status_hint = status_hint
         super().__init__(f"{what} ({where})" if where else what)
 
 

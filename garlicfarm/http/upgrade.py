@@ -376,11 +376,9 @@ class Initiator:
         if event.status_code == HTTPStatus.UNAUTHORIZED:
             return self._challenged(event)
         if event.status_code == HTTPStatus.NOT_FOUND:
-            raise RemoteProtocolError(f"no farm at {self._target}: check its name", self._where, 404)
+            raise RemoteProtocolError(f"no farm at {self._target}: check its name", self._where)
         self._check_farm_id(event)
-        raise RemoteProtocolError(
-            f"answered {event.status_code} instead of 101", self._where, event.status_code
-        )
+        raise RemoteProtocolError(f"answered {event.status_code} instead of 101", self._where)
 
     @property
     def _where(self) -> str:
@@ -395,7 +393,7 @@ class Initiator:
         ):
             return NewStream()
         if new.stale:
-            raise RemoteProtocolError("the server rejects its own new nonce as stale", self._where, 401)
+            raise RemoteProtocolError("the server rejects its own new nonce as stale", self._where)
         raise AuthError(f"{self._host} refused user {self._user!r}: unknown there, or the password is wrong")
 
     def _switched(self, event: h11.InformationalResponse) -> Accepted:
