@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -391,9 +392,9 @@ class AdminClient:
         target = f"{path}?{urlencode(params)}" if params else path
         unreachable: dict[str, str] = {}
         declined: GarlicFarmError | None = None
-        todo = list(self._nodes.items())
+        todo = deque(self._nodes.items())
         while todo:
-            url, node = todo.pop(0)
+            url, node = todo.popleft()
             try:
                 answer = await node.request(
                     method, target, headers=headers or {}, content=content, stream=stream
@@ -403,6 +404,7 @@ class AdminClient:
                 if untrusted is not None and url not in self._followed:
                     raise untrusted from error
                 unreachable[url] = str(error) or "no connection in time"
+                continue
             except TRANSPORT_ERRORS as error:
                 if method not in _REPEATABLE:
                     raise OutcomeUnknown(
@@ -411,27 +413,35 @@ class AdminClient:
                 if url not in unreachable and not isinstance(error, TIMEOUTS):
                     todo.append((url, node))  # once more, last: it may have closed an idle connection
                 unreachable[url] = str(error) or "no answer in time"
-            else:
-                failed = failure(answer, url)
-                if failed is None:
-                    self._nodes = {url: node, **self._nodes}
-                    return answer
-                leader = leader_address(answer)
-                new = leader is not None and leader[0] not in self._nodes
-                if leader is not None and new and len(self._followed) < MAX_FOLLOWED:
-                    self._followed.add(leader[0])
-                    self._nodes[leader[0]] = self._client(*leader)
-                    todo.insert(0, (leader[0], self._nodes[leader[0]]))
-                if isinstance(
-                    failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored | UnreachableError
-                ) or (method in _REPEATABLE and isinstance(failed, OutcomeUnknown)):
-                    declined = failed
-                elif not (isinstance(failed, AuthError) and url in self._followed):
-                    raise failed  # the user may not exist on the node that we were redirected to
+                continue
+            failed = failure(answer, url)
+            if failed is None:
+                self._nodes = {url: node, **self._nodes}
+                return answer
+            todo.extendleft(self._newly_followed(answer))
+            if _may_succeed_elsewhere(failed, method):
+                declined = failed
+            elif not isinstance(failed, AuthError) or url not in self._followed:
+                raise failed  # else: the user may not exist on the node that we were redirected to
         if declined is not None:
             raise declined
         failures = "; ".join(f"{url}: {error}" for url, error in unreachable.items())
         raise UnreachableError(failures, "is the node running, and the URL right?")
+
+    def _newly_followed(self, answer: Answer) -> Iterator[tuple[str, HttpsClient]]:
+        """The leader that an answer names, from now on one of the nodes; none if it is one already."""
+        leader = leader_address(answer)
+        if leader is not None and leader[0] not in self._nodes and len(self._followed) < MAX_FOLLOWED:
+            self._followed.add(leader[0])
+            self._nodes[leader[0]] = self._client(*leader)
+            yield leader[0], self._nodes[leader[0]]
+
+
+def _may_succeed_elsewhere(error: GarlicFarmError, method: str) -> bool:
+    """Whether another node may yet do what this one certainly did not, or what may be done twice."""
+    if isinstance(error, OutcomeUnknown):
+        return method in _REPEATABLE
+    return isinstance(error, NotLeader | NoQuorum | DiskHangs | RankingNotStored | UnreachableError)
 
 
 def _path(farm: str, what: str) -> str:
