@@ -33,6 +33,7 @@ from garlicfarm.admin.responses import (
     MAX_WRITE_BYTES,
     Pieces,
     Streamed,
+    commit_deadline,
     farm_headers,
     json_answer,
     wait_for_disconnect,
@@ -48,7 +49,6 @@ from garlicfarm.errors import (
     FellBehind,
     GarlicFarmError,
     NotLeader,
-    OutcomeUnknown,
     RemoteProtocolError,
 )
 from garlicfarm.feed import binary_format, lines
@@ -64,9 +64,10 @@ MAX_ENTRY_BYTES = 1 << 20
 MAX_BATCH = 1024
 BODY_DEADLINE_S = 30.0
 EXTENT_DEADLINE_S = 10.0  # shorter than clients wait
-COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 
 T = TypeVar("T")
+Endpoint = Callable[[Request, str], Awaitable[Response]]
+"""It gets the request, and the name of the user."""
 _Encode = Callable[[Iterable[Entry]], bytes]
 _LINES: tuple[str, _Encode] = (lines.MEDIA_TYPE, lines.encode_lines)
 _FORMS: dict[str, tuple[str, _Encode]] = {
@@ -86,6 +87,10 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     rankings, readers = Rankings(api.farm, _body), Readers(api.farm)
     dashboard = Dashboard(node, _body, readers)
     watch = Watch(node, api.read, shutdown)
+
+    def of_farm(method: str, path: str, role: UserRole, endpoint: Endpoint) -> Route:
+        return Route(f"/v1/farms/{{farm}}/{path}", api.guarded(role, endpoint), methods=[method])
+
     return Starlette(
         routes=[
             Route("/", api.guarded("reader", dashboard.page), methods=["GET"]),
@@ -93,37 +98,29 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/static/{name}", api.guarded("reader", dashboard.static)),
             Route("/v1/node", api.guarded("reader", api.node)),
             Route("/v1/farms", api.guarded("reader", api.farms)),
-            Route("/v1/farms/{farm}/status", api.guarded("reader", api.status)),
-            Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
-            Route("/v1/farms/{farm}/log", api.guarded("writer", api.post), methods=["POST"]),
-            Route("/v1/farms/{farm}/log/batch", api.guarded("writer", api.post_batch), methods=["POST"]),
-            Route("/v1/farms/{farm}/log/extent", api.guarded("reader", api.extent)),
-            Route("/v1/farms/{farm}/events", api.guarded("reader", watch.server_sent), methods=["GET"]),
+            of_farm("GET", "status", "reader", api.status),
+            of_farm("GET", "log", "reader", api.log),
+            of_farm("POST", "log", "writer", api.post),
+            of_farm("POST", "log/batch", "writer", api.post_batch),
+            of_farm("GET", "log/extent", "reader", api.extent),
+            of_farm("GET", "events", "reader", watch.server_sent),
             WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
-            Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
-            Route("/v1/farms/{farm}/state/oldest", api.guarded("reader", api.oldest_state)),
-            Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
-            Route("/v1/farms/{farm}/rankings", api.guarded("reader", rankings.queries), methods=["GET"]),
-            Route("/v1/farms/{farm}/rankings/{query}", api.guarded("reader", rankings.body), methods=["GET"]),
-            Route(
-                "/v1/farms/{farm}/rankings/{query}", api.guarded("admin", rankings.delete), methods=["DELETE"]
-            ),
-            Route(
-                "/v1/farms/{farm}/rankings/{query}/{batch}",
-                api.guarded("writer", rankings.put),
-                methods=["PUT"],
-            ),
-            Route("/v1/farms/{farm}/readers", api.guarded("reader", readers.get), methods=["GET"]),
-            Route("/v1/farms/{farm}/readers/{query}", api.guarded("reader", readers.put), methods=["PUT"]),
-            Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),
-            Route("/v1/farms/{farm}/policy", api.guarded("admin", api.administer), methods=["POST"]),
-            Route("/v1/farms/{farm}/members", api.guarded("admin", api.members), methods=["GET"]),
-            Route("/v1/farms/{farm}/members", api.guarded("admin", api.add_member), methods=["POST"]),
-            Route("/v1/farms/{farm}/members/{id}", api.guarded("admin", api.set_member), methods=["PATCH"]),
-            Route(
-                "/v1/farms/{farm}/members/{id}", api.guarded("admin", api.remove_member), methods=["DELETE"]
-            ),
-            Route("/v1/farms/{farm}/leader/stepdown", api.guarded("admin", api.step_down), methods=["POST"]),
+            of_farm("GET", "state", "reader", api.state),
+            of_farm("GET", "state/oldest", "reader", api.oldest_state),
+            of_farm("GET", "ranking", "reader", api.ranking),
+            of_farm("GET", "rankings", "reader", rankings.queries),
+            of_farm("GET", "rankings/{query}", "reader", rankings.body),
+            of_farm("DELETE", "rankings/{query}", "admin", rankings.delete),
+            of_farm("PUT", "rankings/{query}/{batch}", "writer", rankings.put),
+            of_farm("GET", "readers", "reader", readers.get),
+            of_farm("PUT", "readers/{query}", "reader", readers.put),
+            of_farm("GET", "policy", "admin", api.policy),
+            of_farm("POST", "policy", "admin", api.administer),
+            of_farm("GET", "members", "admin", api.members),
+            of_farm("POST", "members", "admin", api.add_member),
+            of_farm("PATCH", "members/{id}", "admin", api.set_member),
+            of_farm("DELETE", "members/{id}", "admin", api.remove_member),
+            of_farm("POST", "leader/stepdown", "admin", api.step_down),
             *api.application_routes(),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
@@ -144,9 +141,7 @@ class _Api:
         self._authenticator = authenticator
         self._shutdown = shutdown
 
-    def guarded(
-        self, role: UserRole, endpoint: Callable[[Request, str], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(self, role: UserRole, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
                 user = await self._authenticator.user(request, role)
@@ -273,10 +268,9 @@ class _Api:
     async def post_batch(self, request: Request, user: str) -> Response:
         entries = _entries(await _body(request))
         farm = self.farm(request)
-        with trio.move_on_after(COMMIT_DEADLINE_S):
+        with commit_deadline():
             outcomes = [_outcome(outcome) for outcome in await farm.post_batch(entries, user)]
-            return json_answer({"outcomes": outcomes}, farm)
-        raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+        return json_answer({"outcomes": outcomes}, farm)
 
     async def administer(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
@@ -328,9 +322,9 @@ class _Api:
     async def step_down(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _StepDown, '{"to": …}')
         farm = self.farm(request)
-        with trio.move_on_after(COMMIT_DEADLINE_S):
-            return json_answer({"leader": await farm.step_down(wanted.to, user)}, farm)
-        raise OutcomeUnknown(f"no member is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
+        with commit_deadline("no member is known to have taken over"):
+            leader = await farm.step_down(wanted.to, user)
+        return json_answer({"leader": leader}, farm)
 
     def application_routes(self) -> Iterator[Route]:
         """The endpoints of the applications; the farms of a node do not change while it runs."""
@@ -345,9 +339,9 @@ class _Api:
         farm = await self.read(request)
         body = await _body(request) if endpoint.method == "POST" else b""
         query = dict(request.query_params)
-        with trio.move_on_after(COMMIT_DEADLINE_S):
-            return json_answer(await endpoint.handle(AdminRequest(user, query, body)), farm)
-        raise OutcomeUnknown(f"no answer of the application after {COMMIT_DEADLINE_S:.0f} s")
+        with commit_deadline("no answer of the application"):
+            answer = await endpoint.handle(AdminRequest(user, query, body))
+        return json_answer(answer, farm)
 
     async def metrics(self, request: Request) -> Response:
         self._authenticator.scraper(request)
@@ -435,10 +429,9 @@ def _member(request: Request) -> int:
 
 
 async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]], *, status: int = 201) -> Response:
-    with trio.move_on_after(COMMIT_DEADLINE_S):
+    with commit_deadline():
         index, term = await outcome
-        return json_answer({"index": index, "term": term}, farm, status=status)
-    raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+    return json_answer({"index": index, "term": term}, farm, status=status)
 
 
 def _state(farm: FarmView, index: int, state: bytes) -> Response:

@@ -37,14 +37,14 @@ from garlicfarm.admin.health import (
 )
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.readers import Readers
-from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
+from garlicfarm.admin.responses import commit_deadline
+from garlicfarm.errors import GarlicFarmError, NotLeader
 from garlicfarm.publishing.publication import expiry_problem, sight
 from garlicfarm.publishing.ranking import reason
 
 __all__ = ["Dashboard"]
 
 SHOWN = 25
-COMMIT_DEADLINE_S = 70.0  # as in `app`
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -174,11 +174,10 @@ class Dashboard:
             self._check_source(request, form.get("token", ""), user)
             farm = self._farm(form.get("farm", ""))
             leader_url = farm.leader_url()
-            with trio.move_on_after(COMMIT_DEADLINE_S):
+            with commit_deadline():
                 done = await _do(farm, form, user)
-                query = urlencode({"farm": farm.farm, **done})
-                return RedirectResponse(f"/?{query}", 303, headers=HEADERS)
-            raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+            query = urlencode({"farm": farm.farm, **done})
+            return RedirectResponse(f"/?{query}", 303, headers=HEADERS)
         except Problem as error:
             problem = error
         except GarlicFarmError as error:

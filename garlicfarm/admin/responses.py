@@ -1,10 +1,10 @@
-"""Streamed bodies, sent piece by piece as the client reads them, and the headers of all answers about a
-farm."""
+"""Streamed bodies, sent piece by piece as the client reads them; the headers of all answers about a farm; and
+how long an answer may take."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 import trio
@@ -13,11 +13,21 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from garlicfarm.admin.contract import FarmView
-from garlicfarm.errors import FellBehind
+from garlicfarm.errors import FellBehind, OutcomeUnknown
 
-__all__ = ["MAX_WRITE_BYTES", "Pieces", "Streamed", "farm_headers", "json_answer", "wait_for_disconnect"]
+__all__ = [
+    "COMMIT_DEADLINE_S",
+    "MAX_WRITE_BYTES",
+    "Pieces",
+    "Streamed",
+    "commit_deadline",
+    "farm_headers",
+    "json_answer",
+    "wait_for_disconnect",
+]
 
 MAX_WRITE_BYTES = 256 << 10
+COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 
 
 class Pieces(Response):
@@ -85,6 +95,15 @@ def farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, 
     if next_after is not None:
         headers["Garlic-Farm-Next-After"] = str(next_after)
     return headers
+
+
+@contextmanager
+def commit_deadline(what: str = "not known to be committed") -> Iterator[None]:
+    """For a wait that ends with a commit. Raises `OutcomeUnknown`, with ``what``: it takes too long."""
+    with trio.move_on_after(COMMIT_DEADLINE_S) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise OutcomeUnknown(f"{what} after {COMMIT_DEADLINE_S:.0f} s")
 
 
 async def wait_for_disconnect(request: Request) -> None:

@@ -35,11 +35,7 @@ def encode_records(entries: Iterable[Entry]) -> bytes:
 
 def encode_values(values: Iterable[bytes]) -> bytes:
     """Application entries that are to be posted, in the same form: numbered from 1, and of no term."""
-    parts: list[bytes] = []
-    for index, value in enumerate(values, 1):
-        parts.append(_HEAD.pack(index, 0, ValueType.APPLICATION, len(value)))
-        parts.append(value)
-    return b"".join(parts)
+    return encode_records(Entry(at, 0, ValueType.APPLICATION, value) for at, value in enumerate(values, 1))
 
 
 class RecordDecoder:

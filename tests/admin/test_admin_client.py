@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.admin.app import COMMIT_DEADLINE_S, MAX_WAIT_S
+from garlicfarm.admin.app import MAX_WAIT_S
+from garlicfarm.admin.responses import COMMIT_DEADLINE_S
 from garlicfarm.admin.server import IDLE_S
 from garlicfarm.client import AdminClient
 from garlicfarm.client.admin import ANSWER_TIMEOUT_S

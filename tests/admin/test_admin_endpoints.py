@@ -274,7 +274,7 @@ async def test_leader_whose_name_no_header_can_carry_is_named_by_its_id(node, ht
 
 
 async def test_post_that_never_commits_ends_with_its_outcome_unknown(node, http, monkeypatch):
-    monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
+    monkeypatch.setattr("garlicfarm.admin.responses.COMMIT_DEADLINE_S", 0.05)
     node.farm.post_blocks = True
     problem(await http.post("/v1/farms/farm/log", content=b"entry"), 504, "outcome-unknown")
 

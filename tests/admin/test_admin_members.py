@@ -167,7 +167,7 @@ async def test_other_outcomes_arrive_as_what_they_were(node, url, error):
 
 
 async def test_change_that_takes_long_has_an_unknown_outcome(node, url, monkeypatch):
-    monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
+    monkeypatch.setattr("garlicfarm.admin.responses.COMMIT_DEADLINE_S", 0.05)
     node.farm.post_blocks = True
     async with node.client(url) as client:
         for ask in ASKED[1:]:
