@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_doors import imports
+from tests.project.test_doors import imports, is_private
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def strays(module: str, source: str) -> tuple[list[str], set[str]]:
             continue
         if origin in DOORS and (not name or name in DOORS[origin]):
             continue
-        if _short(owner) in ROOMS_OF_PLUGINS.get(origin, set()):
+        if _short(owner) in ROOMS_OF_PLUGINS.get(origin, set()) and not is_private(name) and name != "*":
             reached.add(origin)
         else:
             found.append(f"{module} imports {name or 'all'} of {origin}, past the doors of api.md")
@@ -107,6 +107,7 @@ def test_each_example_is_a_first_file_of_the_documentation() -> None:
         ("garlicfarm_plugin_hooks", "from garlicfarm.plugins import load_plugin"),
         ("garlicfarm_plugin_hooks", "def late():\n    import garlicfarm.storage"),
         ("garlicfarm_plugin_hooks", "from garlicfarm_plugin_sam import SamPublisher"),
+        ("garlicfarm_plugin_spark", "from garlicfarm.publishing.fold import _private"),
     ],
 )
 def test_import_past_the_doors_is_noticed(module: str, line: str) -> None:

