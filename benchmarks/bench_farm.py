@@ -1,7 +1,8 @@
-"""Shared by the benchmarks of a farm of processes: the farm, a client that posts, figures and limits."""
+"""Shared by the benchmarks: a farm of processes, a client that posts, entries, figures and limits."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -20,6 +22,8 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.plugins import make_transport
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport
 
@@ -93,10 +97,32 @@ async def retrying_client(
         yield RetryingClient(client.post)
 
 
-def resident_mb(node: NodeProcess) -> tuple[float, float]:
-    """A node's current and peak memory."""
-    assert node.process is not None
-    text = Path(f"/proc/{node.process.pid}/status").read_text()
+async def status(node: NodeProcess, farm: str) -> dict[str, Any]:
+    """What a node says of a farm."""
+    async with node.client() as client:
+        return await client.status(farm)
+
+
+async def leader_of(node: NodeProcess, farm: str) -> int:
+    """The leader that a node knows, as soon as it knows one."""
+    while (leader := (await status(node, farm))["leader"]) is None:  # noqa: ASYNC110 - another process
+        await trio.sleep(0.1)
+    return leader
+
+
+def note(number: int, size: int = VALUE_BYTES) -> bytes:
+    """A user's note of this many bytes."""
+    config: dict[str, object] = {"by": USER, "text": ""}
+    document = StatusDocument(
+        cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=number, config=config
+    )
+    config["text"] = "x" * (size - len(encode_status(document)))
+    return encode_status(document)
+
+
+def resident_mb(pid: int) -> tuple[float, float]:
+    """A process's current and peak memory."""
+    text = Path(f"/proc/{pid}/status").read_text()
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return now / 1024, peak / 1024
 
@@ -110,6 +136,11 @@ def cpu_s(pids: Sequence[int]) -> float:
 def percentile(values: Sequence[float], share: float) -> float:
     """The percentile by nearest rank."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def command_line(doc: str) -> argparse.ArgumentParser:
+    """The parser of a benchmark with this docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def report(figure: str, judged: float, at_most: float, **values: object) -> bool:

@@ -18,7 +18,6 @@ Medians of the rounds, one JSON line each; exit code 1 if a limit is exceeded. R
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -35,10 +34,12 @@ from benchmarks.bench_farm import (
     VALUE_BYTES,
     RetryingClient,
     bench_farm,
+    command_line,
     percentile,
     report,
     resident_mb,
     retrying_client,
+    status,
 )
 from benchmarks.reference_copy import reference_copy
 from garlicfarm import logs
@@ -123,9 +124,7 @@ class Lagging:
         self._marks = 0
 
     async def status(self, node_id: int) -> dict[str, int]:
-        async with self.farm.nodes[node_id].client() as client:
-            status: dict[str, int] = await client.status(self.farm.name)
-            return status
+        return await status(self.farm.nodes[node_id], self.farm.name)
 
     async def leave_behind(self, entries: int, size: int = VALUE_BYTES) -> tuple[NodeProcess, NodeProcess]:
         """Kill a follower and post entries; (leader, follower) once the leader holds them or, with
@@ -264,23 +263,22 @@ async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
 
 def forget_peak(node: NodeProcess) -> float:
     """Resident memory now; resets the peak."""
-    assert node.process is not None
-    Path(f"/proc/{node.process.pid}/clear_refs").write_text("5")
-    return resident_mb(node)[0]
+    Path(f"/proc/{node.pid}/clear_refs").write_text("5")
+    return resident_mb(node.pid)[0]
 
 
 async def memory() -> bool:
     count, size = STATE_BYTES >> 19, 1 << 19
     async with lagging(count, compacted=True) as round_:
         await trio.sleep(REST_S)
-        empty = {node.id: resident_mb(node)[0] for node in round_.farm.nodes.values()}
+        empty = {node.id: resident_mb(node.pid)[0] for node in round_.farm.nodes.values()}
         leader, follower = await round_.leave_behind(count, size)
         await trio.sleep(REST_S)
         rest = forget_peak(leader)
         began, done = await round_.bring_back(leader, follower)
-        peaks = [resident_mb(node)[1] for node in (leader, follower)]
+        peaks = [resident_mb(node.pid)[1] for node in (leader, follower)]
         await trio.sleep(REST_S)
-        after = resident_mb(follower)[0]
+        after = resident_mb(follower.pid)[0]
     state_mb = STATE_BYTES / (1 << 20)
     seconds = round(done - began, 3)
     return all(
@@ -317,9 +315,7 @@ def main() -> int:
         done = trio.run(drive, Path(times), members, bytes.fromhex(farm_id))
         Path(times).write_text(json.dumps(done))
         return 0
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -7,7 +7,6 @@ loads with those of other systems (`compare.py`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,7 +19,14 @@ from pathlib import Path
 import msgspec
 import trio
 
-from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, cpu_s, retrying_client
+from benchmarks.bench_farm import (
+    VALUE_BYTES,
+    RetryingClient,
+    bench_farm,
+    command_line,
+    cpu_s,
+    retrying_client,
+)
 from benchmarks.samples import Load, Sample
 from benchmarks.yardstick import Yardstick
 from garlicfarm.lab.processes import FAST, ProcessFarm
@@ -98,7 +104,7 @@ async def drive(
 
 async def run_driver(load: Load, farm: ProcessFarm, measured: Collection[int] = ()) -> Sample:
     """The load, from a process of its own. ``measured``: the nodes whose CPU time counts, by default all."""
-    pids = [farm.nodes[node_id].process.pid for node_id in measured or farm.nodes]
+    pids = [farm.nodes[node_id].pid for node_id in measured or farm.nodes]
     arguments = [json.dumps(each) for each in (load, pids, farm.endpoints)]
     done = await trio.run_process(
         [sys.executable, "-m", "benchmarks.commits", "--drive", *arguments, farm.farm_id.hex()],
@@ -143,7 +149,7 @@ def main() -> None:
         sample = trio.run(drive, Load(*json.loads(load)), json.loads(pids), members, bytes.fromhex(farm_id))
         sys.stdout.buffer.write(msgspec.json.encode(sample))
         return
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--outstanding", type=int, nargs="+", default=[1, 64, 1024])
     parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()

@@ -24,7 +24,6 @@ client the ratios to etcd are shown, and not judged. Prints JSON lines, then the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -38,7 +37,7 @@ from typing import NamedTuple
 import trio
 
 from benchmarks import commits, etcd, pysyncobj_cluster
-from benchmarks.bench_farm import VALUE_BYTES
+from benchmarks.bench_farm import VALUE_BYTES, command_line
 from benchmarks.goals import Goals, read_goals, report_goal
 from benchmarks.samples import Load, Sample
 
@@ -220,9 +219,7 @@ def compare(tables: Sequence[str], rounds: int, seconds: float) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--tables", nargs="+", choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)

@@ -26,7 +26,6 @@ Prints JSON lines; exit code 1 if there was an election. Run by `make bench-cost
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -40,12 +39,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shutil import which
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying_client
+from benchmarks.bench_farm import bench_farm, command_line, cpu_s, note, resident_mb, retrying_client, status
 from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
 from garlicfarm.config.model import PRESET_INTERVALS_MS, RetentionSection
@@ -56,8 +55,6 @@ from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network, in_private_network, reexec_in_private_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, free_ports, process_farm
-from garlicfarm.publishing.documents import StatusDocument
-from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient
@@ -123,7 +120,7 @@ class Measured:
 
     def connections(self) -> dict[Connection, Traffic]:
         """The connections of the nodes to each other, or to their routers' tunnels."""
-        ports = {_pid(node): self._listens[node.id] for node in self.farm.nodes.values()}
+        ports = {node.pid: self._listens[node.id] for node in self.farm.nodes.values()}
         return {
             each: traffic
             for each, traffic in connections().items()
@@ -169,16 +166,6 @@ async def measured_farm(directory: Path, preset: str, *, over_i2p: bool) -> Asyn
                     file.write(f'\n[transport.i2p]\nproxy = "{routers[node.id - 1].proxy}"\n')
             await farm.start(node.id)
         yield Measured(farm, routers, listens, dials)
-
-
-def _pid(node: NodeProcess) -> int:
-    assert node.process is not None
-    return node.process.pid
-
-
-async def status(node: NodeProcess, farm: str) -> dict[str, Any]:
-    async with node.client() as client:
-        return await client.status(farm)
 
 
 async def led(farm: ProcessFarm) -> tuple[int, int]:
@@ -301,7 +288,7 @@ async def measure(
 async def measure_running(measured: Measured, seconds: float) -> tuple[bool, float, list[int]]:
     farm = measured.farm
     nodes = farm.nodes
-    pids = {node.id: _pid(node) for node in nodes.values()}
+    pids = {node.id: node.pid for node in nodes.values()}
     leader = await led(farm)
     requests = {node.id: await requests_sent(node) for node in nodes.values()}
     first = (await status(nodes[leader[0]], farm.name))["commit"]
@@ -378,16 +365,6 @@ async def statuses(node: NodeProcess, farm: str, after: int) -> list[int]:
 # ---------------------------------------------------------------------- the size on disk
 
 
-def note(number: int, size: int) -> bytes:
-    """A user's note of this many bytes."""
-    config: dict[str, object] = {"by": USER, "text": ""}
-    document = StatusDocument(
-        cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=number, config=config
-    )
-    config["text"] = "x" * (size - len(encode_status(document)))
-    return encode_status(document)
-
-
 async def fill(entries_per_hour: float, sizes: Sequence[int]) -> None:
     async with bench_farm(FarmPlan(), 1) as farm:
         (node,) = farm.nodes.values()
@@ -402,7 +379,7 @@ async def fill(entries_per_hour: float, sizes: Sequence[int]) -> None:
                     told = await status(node, farm.name)
                     held = told["last_index"] - told["first_index"]
                     seen.append((told["first_index"], held, disk_bytes(node.directory / "data")))
-        tell_cap(entries_per_hour, fmean(sizes), keep, seen, resident_mb(node))
+        tell_cap(entries_per_hour, fmean(sizes), keep, seen, resident_mb(node.pid))
 
 
 def tell_cap(
@@ -444,9 +421,7 @@ async def main_async(seconds: float, preset: str, *, over_i2p: bool, traffic_onl
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--preset", choices=sorted(PRESET_INTERVALS_MS), default="i2p")
     parser.add_argument("--traffic", action="store_true", help="do not measure the size of a full log")

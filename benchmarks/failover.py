@@ -15,7 +15,6 @@ The next round begins when all three have caught up. Prints JSON lines; exit cod
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 
@@ -25,8 +24,10 @@ from benchmarks.bench_farm import (
     VALUE_BYTES,
     RetryingClient,
     bench_farm,
+    command_line,
     percentile,
     retrying_client,
+    status,
 )
 from benchmarks.goals import read_goals, report_goal
 from garlicfarm.lab.processes import ProcessFarm
@@ -62,15 +63,12 @@ async def leader_of_all(farm: ProcessFarm) -> tuple[int, int]:
     """(leader, term), once all nodes name the same and have applied everything committed before."""
     committed: int | None = None
     while True:
-        seen = []
-        for node in farm.nodes.values():
-            async with node.client() as client:
-                seen.append(await client.status(farm.name))
-        (leader, term), *others = {(status["leader"], status["term"]) for status in seen}
-        level = committed is not None and all(status["applied"] >= committed for status in seen)
+        seen = [await status(node, farm.name) for node in farm.nodes.values()]
+        (leader, term), *others = {(each["leader"], each["term"]) for each in seen}
+        level = committed is not None and all(each["applied"] >= committed for each in seen)
         if leader and level and not others:
             return leader, term
-        committed = max(status["commit"] for status in seen)
+        committed = max(each["commit"] for each in seen)
         await trio.sleep(0.05)
 
 
@@ -146,9 +144,7 @@ async def measure(kills: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--kills", type=int, default=20, help="how often the leader is lost (default 20)")
     parser.add_argument("--silent", action="store_true", help="stop its process instead of killing it")
     options = parser.parse_args()

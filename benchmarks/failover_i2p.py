@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -42,12 +41,13 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bench_farm import command_line
+from benchmarks.i2p import SANDBOX, print_i2pd_version, why_not
 from garlicfarm.credentials.destination_keys import create_keys
-from garlicfarm.errors import ConfigError, GarlicFarmError, RouterError, first_error
+from garlicfarm.errors import GarlicFarmError, RouterError, first_error
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_program
-from garlicfarm.lab.line_server import startup_error
+from garlicfarm.lab.i2pd import I2pdRouter
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.lab.service import (
     KEYS,
@@ -62,7 +62,6 @@ from garlicfarm.lab.service import (
 from garlicfarm.lab.site import Client, serve_site
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
-SANDBOX = ("unshare", "--map-root-user", "--net")
 WAYS = ("naive", "sam", "i2cp", "i2cp-fast")
 NODES = 3
 FAULTS = ("router", "node", "both", "move")
@@ -396,19 +395,8 @@ def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) ->
     return [case for case in every if case.way != "naive" or case.fault == "router"]
 
 
-def why_not() -> str | None:
-    """The reason why this machine cannot run this, or None."""
-    try:
-        check_programs()
-    except ConfigError as error:
-        return str(error)
-    return startup_error([*SANDBOX, "true"])
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--hops", nargs="+", type=int, default=[0], help="lengths of tunnels, as 0 1")
@@ -425,8 +413,7 @@ def main() -> int:
     if reason := why_not():
         print(f"failover_i2p: skipped: {reason}")
         return 0
-    version = subprocess.run([i2pd_program(), "--version"], capture_output=True, text=True, check=True).stdout
-    print(version.partition("\n")[0])
+    print_i2pd_version()
     cases = cases_of(options.ways, options.faults, options.hops)
     told = trio.run(run_all, cases, options.runs, options.at_once, options.watch_s)
     Console(width=TABLE_COLUMNS).print(table(told, options.watch_s))

@@ -10,14 +10,13 @@ One JSON line for each, in CPU time. Run by `make bench`.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from benchmarks.bench_farm import report
+from benchmarks.bench_farm import command_line, report
 from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.posting import WEEK_MS, WORST, Posting, changes_in, noisy
 from tests.publishing.scripted_log import configuration
@@ -46,7 +45,7 @@ def fold_us(members: int, log: Sequence[bytes]) -> Iterator[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--weeks", type=int, default=5, help="seeds of noise (default 5)")
     weeks = parser.parse_args().weeks
     small, large, many = entries(5, 1, 800), entries(100, 20, 8), entries(256, 1, 8)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import msgspec.toml
 
-__all__ = ["GOALS_FILE", "Goal", "Goals", "GoalsError", "read_goals", "report_goal"]
+__all__ = ["GOALS_FILE", "Goal", "Goals", "read_goals", "report_goal"]
 
 GOALS_FILE = Path(__file__).with_name("goals.toml")
-
-
-class GoalsError(Exception):
-    """``goals.toml`` is wrong: which line, and why."""
 
 
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +44,10 @@ class Goals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     judged: Mapping[str, Goal]
     shown: Mapping[str, Goal]
 
+    def __post_init__(self) -> None:
+        if both := self.judged.keys() & self.shown.keys():
+            raise ValueError(f"judged and shown: {', '.join(both)}")
+
     def of(self, figure: str) -> Goal | None:
         return self.judged.get(figure) or self.shown.get(figure)
 
@@ -63,35 +62,8 @@ class Goals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_goals(path: Path = GOALS_FILE) -> Goals:
-    """Raises `GoalsError`, which names the line."""
-    text = path.read_text(encoding="utf-8")
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise GoalsError(f"{path.name}: {error}") from None  # names the line as well
-    for table in ("judged", "shown"):
-        for figure, goal in _table(tables, table).items():
-            try:
-                msgspec.convert(goal, Goal)
-            except msgspec.ValidationError as error:
-                raise GoalsError(f"{path.name}: {_place(text, table, figure)}: {error}") from None
-    for figure in _table(tables, "judged").keys() & _table(tables, "shown").keys():
-        raise GoalsError(f"{path.name}: {_place(text, 'shown', figure)}: it is judged as well")
-    try:
-        return msgspec.convert(tables, Goals)
-    except msgspec.ValidationError as error:
-        raise GoalsError(f"{path.name}: {error}") from None
-
-
-def _table(tables: Mapping[str, object], name: str) -> Mapping[str, object]:
-    table = tables.get(name)
-    return table if isinstance(table, dict) else {}
-
-
-def _place(text: str, table: str, figure: str) -> str:
-    """`line 7: figure`, where the goal has a line of its own."""
-    found = re.search(rf"^\[{table}\].*?^{figure}(?=\s*=)", text, re.MULTILINE | re.DOTALL)
-    return figure if found is None else f"line {text.count(chr(10), 0, found.end()) + 1}: {figure}"
+    """Raises `msgspec.ValidationError`: the file is wrong."""
+    return msgspec.toml.decode(path.read_bytes(), type=Goals)
 
 
 def report_goal(

@@ -21,6 +21,7 @@ import json
 import os
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
@@ -31,13 +32,19 @@ from typing import Any
 import msgspec
 import trio
 
-from benchmarks.bench_farm import PASSWORD, USER, VALUE_BYTES, report
+from benchmarks.bench_farm import PASSWORD, USER, VALUE_BYTES, report, status
 from benchmarks.commits import drive, fdatasync_ms
 from benchmarks.samples import Load
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd import (
+    I2pdRouter,
+    check_programs,
+    i2pd_network,
+    i2pd_program,
+    reexec_in_private_network,
+)
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
@@ -162,8 +169,7 @@ async def leader_of(farm: ProcessFarm) -> int:
         named: set[Any] = set()
         for node in farm.nodes.values():
             try:
-                async with node.client() as client:
-                    named.add((await client.status(farm.name))["leader"])
+                named.add((await status(node, farm.name))["leader"])
             except GarlicFarmError:
                 named.add(None)
         if len(named) == 1 and None not in named:
@@ -300,13 +306,19 @@ def report_commits(
     return latency and pipelined
 
 
-def why_not() -> str | None:
-    """The reason why this machine cannot run this, or None."""
+def why_not(*probe: str) -> str | None:
+    """The reason why this machine cannot run what needs routers, links between them, and a network of its own
+    in which ``probe`` succeeds; or None."""
     try:
         check_programs()
     except ConfigError as error:
         return str(error)
-    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, sys.executable, "-m", __spec__.name, "nagle"])
+    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, *(probe or ("true",))])
+
+
+def print_i2pd_version() -> None:
+    told = subprocess.run([i2pd_program(), "--version"], capture_output=True, text=True, check=True).stdout
+    print(told.partition("\n")[0], flush=True)
 
 
 def main() -> int:
@@ -323,7 +335,7 @@ def main() -> int:
         case ["nagle"]:
             without_nagle(os.getpid())
         case _:
-            if reason := why_not():
+            if reason := why_not(sys.executable, "-m", __spec__.name, "nagle"):
                 print(f"bench-i2p: skipped: {reason}")
             else:
                 reexec_in_private_network([sys.executable, "-m", __spec__.name, "inside"])

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import trio
 
-from benchmarks.bench_farm import bench_farm, cpu_s, retrying_client
+from benchmarks.bench_farm import bench_farm, command_line, cpu_s, retrying_client
 from benchmarks.goals import read_goals, report_goal
 from benchmarks.yardstick import Yardstick
 from garlicfarm.setup.provision import FarmPlan
@@ -26,7 +25,7 @@ async def measure(seconds: float) -> bool:
         async with retrying_client(farm.endpoints, farm.farm_id) as client:
             await client.post([b"elect"])
         await trio.sleep(SETTLE_S)
-        pids = [node.process.pid for node in farm.nodes.values()]
+        pids = [node.pid for node in farm.nodes.values()]
         before, begun = [cpu_s([pid]) for pid in pids], trio.current_time()
         await trio.sleep(seconds)
         took = trio.current_time() - begun
@@ -43,9 +42,7 @@ async def measure(seconds: float) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     return 0 if trio.run(measure, parser.parse_args().seconds) else 1
 

@@ -10,7 +10,6 @@ Exit code 1 if the limit is exceeded. Run by `make bench`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import secrets
@@ -24,13 +23,22 @@ from typing import TextIO
 
 import trio
 
-from benchmarks.bench_farm import PASSWORD, USER, RetryingClient, percentile, report, retrying_client
+from benchmarks.bench_farm import (
+    PASSWORD,
+    USER,
+    RetryingClient,
+    command_line,
+    leader_of,
+    percentile,
+    report,
+    retrying_client,
+)
 from garlicfarm import logs
 from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
 from garlicfarm.node import serve
 from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.setup.provision import FarmPlan
@@ -110,13 +118,6 @@ def lengths(farm: ProcessFarm) -> dict[int, int]:
     return {each.id: (each.directory / "heard").stat().st_size for each in farm.nodes.values()}
 
 
-async def quiet_leader(each: NodeProcess) -> int:
-    async with each.client() as client:
-        while (leader := (await client.status(QUIET))["leader"]) is None:  # noqa: ASYNC110 - another process
-            await trio.sleep(0.1)
-    return int(leader)
-
-
 async def flood(client: RetryingClient, dice: random.Random, posted: list[int]) -> None:
     while True:
         value = dice.randbytes(int(MOST_BYTES ** dice.random()))
@@ -128,7 +129,7 @@ async def measure(seconds: float, seed: int) -> bool:
     async with two_farms() as farm:
         async with retrying_client(farm.endpoints, farm.farm_id) as client:
             await client.post([b"elect"])
-            leader = await quiet_leader(farm.nodes[1])
+            leader = await leader_of(farm.nodes[1], QUIET)
             await trio.sleep(SETTLE_S)
             begun = lengths(farm)
             await trio.sleep(seconds)
@@ -144,7 +145,7 @@ async def measure(seconds: float, seed: int) -> bool:
                 flooded = [*gaps(farm, leader, begun)]
                 entries, size_bytes = len(posted) - before, sum(posted[before:])
                 nursery.cancel_scope.cancel()
-        same = await quiet_leader(farm.nodes[1]) == leader
+        same = await leader_of(farm.nodes[1], QUIET) == leader
     quiet_ms, flooded_ms = (percentile(each, 0.99) * 1000 for each in (alone, flooded))
     return report(
         "isolation_p99_gap_ratio",
@@ -166,9 +167,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--node"]:
         node(Path(sys.argv[3]))
         return 0
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -22,7 +22,6 @@ JSON lines; exit code 1 if a limit is exceeded or the goal missed. Waiting for a
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -32,20 +31,20 @@ import trio
 
 from benchmarks.bench_farm import (
     QUICK,
-    USER,
     VALUE_BYTES,
     RetryingClient,
     bench_farm,
+    command_line,
     cpu_s,
+    note,
     percentile,
     report,
     resident_mb,
     retrying_client,
+    status,
 )
 from benchmarks.goals import read_goals, report_goal
 from garlicfarm.lab.processes import FAST, ProcessFarm
-from garlicfarm.publishing.documents import StatusDocument
-from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import ValueType
@@ -63,16 +62,6 @@ def value(number: int) -> bytes:
     return os.urandom(VALUE_BYTES)
 
 
-def note(number: int) -> bytes:
-    """A user's note of 200 bytes."""
-    config: dict[str, object] = {"by": USER, "text": ""}
-    document = StatusDocument(
-        cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=number, config=config
-    )
-    config["text"] = "x" * (VALUE_BYTES - len(encode_status(document)))
-    return encode_status(document)
-
-
 async def fill(farm: ProcessFarm, entries: int, make: Callable[[int], bytes]) -> None:
     async with retrying_client(farm.endpoints, farm.farm_id) as client:
         for first in range(0, entries, BATCH):
@@ -81,12 +70,11 @@ async def fill(farm: ProcessFarm, entries: int, make: Callable[[int], bytes]) ->
 
 async def status_with(farm: ProcessFarm, node_id: int, entries: int) -> dict[str, int]:
     """A node's status, once it has applied this many entries and knows a leader."""
-    async with farm.nodes[node_id].client() as client:
-        while True:
-            status = await client.status(farm.name)
-            if status["applied"] >= entries and status["leader"]:
-                return status
-            await trio.sleep(0.01)
+    while True:
+        told = await status(farm.nodes[node_id], farm.name)
+        if told["applied"] >= entries and told["leader"]:
+            return told
+        await trio.sleep(0.01)
 
 
 async def measure(application: str, make: Callable[[int], bytes], entries: int, restarts: int) -> bool:
@@ -96,7 +84,7 @@ async def measure(application: str, make: Callable[[int], bytes], entries: int, 
         await fill(farm, entries, make)
         with trio.fail_after(ALL_APPLIED_S):
             held = [(await status_with(farm, node_id, entries))["applied"] for node_id in farm.nodes]
-        resident, peaks = zip(*(resident_mb(node) for node in farm.nodes.values()), strict=True)
+        resident, peaks = zip(*(resident_mb(node.pid) for node in farm.nodes.values()), strict=True)
         times, listens, cpu, restarted = [], [], [], []
         for _ in range(restarts):
             leader = (await status_with(farm, 1, 0))["leader"]
@@ -107,11 +95,10 @@ async def measure(application: str, make: Callable[[int], bytes], entries: int, 
             with trio.fail_after(ALL_APPLIED_S):
                 await farm.start(node.id)
                 listens.append(trio.current_time() - begun)
-                status = await status_with(farm, node.id, applied)
+                told = await status_with(farm, node.id, applied)
             times.append(trio.current_time() - begun)
-            assert node.process is not None
-            cpu.append(cpu_s([node.process.pid]))
-            restarted.append(resident_mb(node)[1])
+            cpu.append(cpu_s([node.pid]))
+            restarted.append(resident_mb(node.pid)[1])
     kept = report(
         "long_log_memory_mb",
         max(*peaks, *restarted),
@@ -127,7 +114,7 @@ async def measure(application: str, make: Callable[[int], bytes], entries: int, 
         percentile(times, 0.5),
         RESTART_AT_MOST_S,
         application=application,
-        entries=status["applied"] - status["first_index"] + 1,
+        entries=told["applied"] - told["first_index"] + 1,
         restarts=restarts,
         min_s=round(min(times), 3),
         max_s=round(max(times), 3),
@@ -139,7 +126,7 @@ async def measure(application: str, make: Callable[[int], bytes], entries: int, 
 
 async def cpu_us(farm: ProcessFarm, entries: int) -> float:
     """The CPU time of the nodes, per entry."""
-    pids = [node.process.pid for node in farm.nodes.values()]
+    pids = [node.pid for node in farm.nodes.values()]
 
     async def post(client: RetryingClient) -> None:
         for number in range(entries // OUTSTANDING):
@@ -206,9 +193,7 @@ def append_entries(index: LogIndex, entries: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=8, help="of the cost at the limit of retention")

@@ -6,13 +6,12 @@ Prints one JSON line; exit code 1 if ``memory_mb``, after the last of these seco
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 import trio
 
-from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, resident_mb
+from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, command_line, resident_mb
 from benchmarks.goals import read_goals, report_goal
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.provision import FarmPlan
@@ -26,7 +25,7 @@ async def measure(seconds: float) -> bool:
             await RetryingClient(client.post).post(farm.name, b"elect")
             leader = (await client.status(farm.name))["leader"]
         follower = next(node for node in farm.nodes.values() if node.id != leader)
-        at_start, _ = resident_mb(follower)
+        at_start, _ = resident_mb(follower.pid)
         async with follower.client() as client:
             begun = trio.current_time()
             retrying_client = RetryingClient(client.post)
@@ -38,7 +37,7 @@ async def measure(seconds: float) -> bool:
                 await client.status(farm.name)
                 await trio.sleep(1)
             applied = (await client.status(farm.name))["applied"]
-        now, peak = resident_mb(follower)
+        now, peak = resident_mb(follower.pid)
     return report_goal(
         read_goals(),
         "memory_mb",
@@ -51,9 +50,7 @@ async def measure(seconds: float) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     return 0 if trio.run(measure, parser.parse_args().seconds) else 1
 

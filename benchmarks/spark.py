@@ -33,6 +33,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_farm import command_line
 from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.ranking import Fold, rankings
 from garlicfarm_plugin_spark.session import Session
@@ -373,9 +374,7 @@ def report(figure: str, ok: bool, **values: Any) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--only", choices=["latency", "backlog", "trigger", "memory"])

@@ -35,6 +35,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_farm import command_line
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
@@ -292,9 +293,7 @@ def report(figure: str, **values: Any) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--entries", type=int, default=250, help="of each of the 64 farms, in a batch")
     parser.add_argument("--partitions", type=int, default=2, help="of the state, for four farms")

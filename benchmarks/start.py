@@ -9,7 +9,6 @@ One JSON line for each figure, the median of all runs. Run by `make bench`.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 
 import trio
 
-from benchmarks.bench_farm import bench_farm, cpu_s, report
+from benchmarks.bench_farm import bench_farm, command_line, cpu_s, report
 from garlicfarm.lab.processes import FAST, NodeProcess
 from garlicfarm.setup.provision import FarmPlan
 
@@ -44,7 +43,6 @@ async def measure(runs: int) -> tuple[Sequence[float], Sequence[float], Sequence
         for _ in range(runs + 1):  # the first one compiles
             await farm.stop(1)
             await farm.start(1)
-            assert node.pid is not None
             served.append(cpu_s([node.pid]))
             asked.append(await trio.to_thread.run_sync(status_cpu_s, node))
             answered.append(cpu_s([node.pid]))
@@ -52,7 +50,7 @@ async def measure(runs: int) -> tuple[Sequence[float], Sequence[float], Sequence
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--runs", type=int, default=7, help="starts (default 7)")
     served, answered, asked = trio.run(measure, parser.parse_args().runs)
     median = statistics.median

@@ -25,7 +25,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -42,21 +41,20 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.i2p import hurry
+from benchmarks.bench_farm import command_line, cpu_s, resident_mb
+from benchmarks.i2p import SANDBOX, hurry, print_i2pd_version, why_not
 from garlicfarm.credentials.destination_keys import create_keys
-from garlicfarm.errors import ConfigError, GarlicFarmError, PublisherError, first_error
+from garlicfarm.errors import GarlicFarmError, PublisherError, first_error
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_program
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
-from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.service import i2cp_table
-from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
+from garlicfarm.lab.tun_network import LinkFaults, Network, network
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
-SANDBOX = ("unshare", "--map-root-user", "--net")
 WAYS = ("tunnel", "plugin")
 PORTS = {"tunnel": 7001, "plugin": 7002}
 """Of the client's loopback."""
@@ -75,7 +73,6 @@ TRY_S = 10.0
 TRANSFER_S = 120.0
 LOSSY_TRANSFER_S = 1200.0
 CHUNK_BYTES = 1 << 16
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Transfer(NamedTuple):
@@ -237,17 +234,6 @@ async def running(command: Sequence[str]) -> AsyncIterator[int]:
         nursery.cancel_scope.cancel()
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-
-
-def rss_mb(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024 / MB
-
-
 class Bench:
     """``pids``: of the processes whose use counts, by name."""
 
@@ -262,7 +248,7 @@ class Bench:
                 await trio.sleep(1)
 
     async def run(self, way: str, transfer: Transfer) -> Run:
-        before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        before = {name: cpu_s([pid]) for name, pid in self._pids.items()}
         deadline_s = LOSSY_TRANSFER_S if transfer.name == "lossy" else TRANSFER_S
         seconds, wrong = await self._carry(way, transfer, deadline_s)
         run = Run(
@@ -272,7 +258,7 @@ class Bench:
             seconds=round(seconds, 2),
             wrong=wrong,
             usage={
-                name: Usage(round(cpu_s(pid) - before[name], 2), round(rss_mb(pid), 1))
+                name: Usage(round(cpu_s([pid]) - before[name], 2), round(resident_mb(pid)[0], 1))
                 for name, pid in self._pids.items()
             },
             load=round(os.getloadavg()[0], 2),
@@ -427,15 +413,6 @@ def table(told: Sequence[Run]) -> Table:
     return shown
 
 
-def why_not() -> str | None:
-    """The reason why this machine cannot run this, or None."""
-    try:
-        check_programs()
-    except ConfigError as error:
-        return str(error)
-    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, "true"])
-
-
 def main() -> int:
     match sys.argv[1:]:
         case ["serve", largest]:
@@ -450,9 +427,7 @@ def main() -> int:
 
 
 def measure_all() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each transfer in each way")
     parser.add_argument("--megabytes", type=int, default=100, help="of each transfer")
     parser.add_argument("--lossy-megabytes", type=int, default=100, help="of the transfer with loss; 0: none")
@@ -462,10 +437,7 @@ def measure_all() -> int:
         if reason := why_not():
             print(f"throughput_i2p: skipped: {reason}")
             return 0
-        version = subprocess.run(
-            [i2pd_program(), "--version"], capture_output=True, text=True, check=True
-        ).stdout
-        print(version.partition("\n")[0], flush=True)
+        print_i2pd_version()
         os.execvp(SANDBOX[0], [*SANDBOX, sys.executable, "-m", __spec__.name, *sys.argv[1:], "--inside"])
     try:
         told = trio.run(measure, options.megabytes, options.lossy_megabytes, options.runs)

@@ -17,7 +17,6 @@ Prints JSON lines; exit code 1 if a figure misses a goal that was reached (``goa
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -34,7 +33,7 @@ import trio
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, RejectConnection, Request
 
-from benchmarks.bench_farm import PASSWORD, USER, VALUE_BYTES, bench_farm
+from benchmarks.bench_farm import PASSWORD, USER, VALUE_BYTES, bench_farm, command_line, leader_of, status
 from benchmarks.commits import WARM_UP, run_driver
 from benchmarks.goals import read_goals, report_goal
 from benchmarks.samples import Load, Sample
@@ -137,13 +136,10 @@ async def watching(node: NodeProcess, farm: str, count: int) -> AsyncIterator[Wa
         await process.stdin.aclose()
 
 
-async def leader_of(farm: ProcessFarm) -> tuple[int, int]:
+async def leader_and_commit(farm: ProcessFarm) -> tuple[int, int]:
     """The leader's id, and its commit index."""
-    async with farm.nodes[1].client() as client:
-        while (leader := (await client.status(farm.name))["leader"]) is None:  # noqa: ASYNC110 - another process
-            await trio.sleep(0.1)
-    async with farm.nodes[leader].client() as client:
-        return leader, (await client.status(farm.name))["commit"]
+    leader = await leader_of(farm.nodes[1], farm.name)
+    return leader, (await status(farm.nodes[leader], farm.name))["commit"]
 
 
 async def measure(rounds: int, seconds: float, count: int) -> bool:
@@ -153,14 +149,14 @@ async def measure(rounds: int, seconds: float, count: int) -> bool:
     async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
         await run_driver(WARM_UP, farm)
         for _ in range(rounds):
-            leader, _ = await leader_of(farm)
+            leader, _ = await leader_and_commit(farm)
             without = await run_driver(load, farm, [leader])
-            _, index = await leader_of(farm)
+            _, index = await leader_and_commit(farm)
             async with watching(farm.nodes[leader], farm.name, count) as watchers:
                 before = await watchers.counted(0)
                 sample = await run_driver(load, farm, [leader])
                 after = await watchers.counted(0)
-                now, last_index = await leader_of(farm)
+                now, last_index = await leader_and_commit(farm)
                 if now == leader:
                     await watchers.counted((last_index - index) * RECORD_BYTES)
             if now != leader:
@@ -204,9 +200,7 @@ def main() -> int:
         url, pin, farm, count = sys.argv[2:]
         trio.run(watch_all, url, pin, farm, int(count))
         return 0
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--watchers", type=int, default=WATCHERS)

@@ -11,14 +11,13 @@ One JSON line per figure, exit code 1 where a limit is missed:
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from benchmarks.bench_farm import report
+from benchmarks.bench_farm import command_line, report
 from benchmarks.fold import entries
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import MARGIN
@@ -38,7 +37,7 @@ GRIDS = ("margin=0:200000:50000", "R=3,10", "weight.bandwidth_headroom=10,20,25,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--entries", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()

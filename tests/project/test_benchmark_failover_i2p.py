@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, cases_of, missed, table
+from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, missed
 
 
 def runs(
@@ -116,20 +116,3 @@ def test_two_publishers_are_a_missed_bound_in_any_case() -> None:
     [run] = runs(case, [0.0])
     two = Run(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "had_two_publishers": True})
     assert missed({case: [two]}, 1) == [f"{case}: two nodes published at once"]
-
-
-def test_routers_without_a_farm_can_only_die() -> None:
-    cases = cases_of(["naive", "sam"], ["router", "move"], [0, 1])
-    assert [case for case in cases if case.way == "naive"] == [("naive", "router", 0), ("naive", "router", 1)]
-    assert len(cases) == 6
-
-
-def test_table_has_a_row_for_each_client_of_a_case_that_ran() -> None:
-    case, other = Case("i2cp", "both", 0), Case("sam", "both", 0)
-    shown = table({case: runs(case, [1.0, 2.0, None]), other: []}, 600.0)
-    assert shown.row_count == len(ASKS_AFTER_S) + 1
-    cells = [next(iter(column.cells)) for column in shown.columns]
-    assert cells == ["i2cp", "both", "0", "knew", "3", "2.0", "1.0", "> 600", "0", "0"]
-    assert [[*column.cells][-1] for column in shown.columns] == [
-        *("i2cp", "both", "0", "(publisher)", "3", "2.0", "2.0", "2.0", "", "")
-    ]

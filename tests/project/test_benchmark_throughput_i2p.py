@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 import trio
-from rich.console import Console
 
-from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, missed, pattern, ratios, table
+from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, missed, pattern, ratios
 
 
 def runs(seconds: Mapping[str, Sequence[float]], transfer: str = "down", *, wrong: int = 0) -> list[Run]:
@@ -56,14 +55,6 @@ def test_tunnel_that_hangs_leaves_no_ratio() -> None:
     assert missed(told) == []
     told = runs({"tunnel": [120.0]}, wrong=49) + runs({"tunnel": [10.0], "plugin": [10.0]})
     assert ratios(told) == {"down": 1.0}
-
-
-def test_table_names_processor_time_and_memory() -> None:
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(table(runs({"tunnel": [10.0], "plugin": [8.0]})))
-    assert "2.0 s, 60" in capture.get()
-    assert "1.25" in capture.get()
 
 
 @pytest.mark.parametrize("fault", ["none", "another byte", "another stream's", "cut short", "reset"])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from benchmarks.bench_farm import RetryingClient
-from benchmarks.isolation import quiet_leader, two_farms
+from benchmarks.bench_farm import RetryingClient, leader_of
+from benchmarks.isolation import QUIET, two_farms
 from benchmarks.reference_copy import reference_copy
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.refusals import Refusal
@@ -78,4 +78,4 @@ async def test_reference_copy_makes_a_store_that_this_version_opens() -> None:
 @pytest.mark.slow
 async def test_quiet_farm_beside_the_flooded_one_elects_a_leader() -> None:
     async with two_farms() as farm:
-        assert await quiet_leader(farm.nodes[1]) in farm.nodes
+        assert await leader_of(farm.nodes[1], QUIET) in farm.nodes
