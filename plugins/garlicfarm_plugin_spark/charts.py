@@ -12,38 +12,13 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from garlicfarm_plugin_spark.history import LONGEST_MS
-
-__all__ = ["WIDTH", "Axis", "Bar", "Curve", "Lane", "State", "States", "bars", "score_ticks"]
+__all__ = ["WIDTH", "Axis", "Bar", "Curve", "Lane", "bars", "score_ticks"]
 
 WIDTH = 900
 _MINUTE_MS = 60_000
 _STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)
 _MOST_TICKS = 8
 _SCORE_STEPS = (10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
-
-
-class State(NamedTuple):
-    """What holds from ``begin_ms`` to ``end_ms``, farm time: a row of rankings."""
-
-    begin_ms: int
-    end_ms: int
-    row: Mapping[str, Any]
-
-
-class States:
-    """What holds when, of one farm's rows by index, as `history` counts it."""
-
-    def __init__(self) -> None:
-        self._row: Mapping[str, Any] | None = None
-        self._begin_ms = 0
-
-    def follow(self, row: Mapping[str, Any]) -> State | None:
-        """Go on to ``row``: what held until then, None if there was no time in between."""
-        before, begin_ms = self._row, self._begin_ms
-        self._row, self._begin_ms = row, max(begin_ms, row["farm_time_ms"])
-        end_ms = min(self._begin_ms, begin_ms + LONGEST_MS)
-        return State(begin_ms, end_ms, before) if before is not None and 0 < begin_ms < end_ms else None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Availability, tenure, flaps, hand-over times and scores of each member, by hour or day of farm time.
 
 A row of `rankings` says what holds from its farm time to that of the next row. `Course` follows a farm's rows
-by index and returns what each adds to the figures of a period and member, as `Share`. `Figures` in this
-process and `garlicfarm_plugin_spark.history_query` in Spark do the same with them: add up, take percentiles.
+by index, and `Figures` adds up what lies between them. A `History` does both, wherever the rows come from:
+stored files, the log, a table or a stream of Spark.
 
 A state counts for two hours at most. `rankings` has a row at least every hour in which entries are committed;
 where there is none for longer, nothing is known of the members, and the time is in no figure.
@@ -10,10 +10,7 @@ where there is none for longer, nothing is known of the members, and the time is
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,9 +27,9 @@ __all__ = [
     "By",
     "Course",
     "Figures",
-    "Share",
-    "Sums",
-    "figures",
+    "History",
+    "State",
+    "Step",
     "stored",
 ]
 
@@ -63,19 +60,30 @@ time that it lasted. Null: there is no such value."""
 SCORE_SHARES = (0.05, 0.5, 0.95)
 
 
-class Share(NamedTuple):
-    """What a row adds to the figures of one period and member."""
+class State(msgspec.Struct):
+    """What a row says of the members."""
 
+    publisher: int | None
+    holders: Collection[int]
+    recent: Collection[int]
+    order: Collection[int]
+    scores: Mapping[int, int]
+
+
+class Step(NamedTuple):
+    """What a row ends, and what comes with it."""
+
+    begin_ms: int
+    end_ms: int
+    """``state`` held from ``begin_ms`` until then, farm time; not at all where they are equal"""
+    state: State
     time_ms: int
-    """a farm time in the period"""
-    member: int
-    known_ms: int = 0
-    recent_ms: int = 0
-    publisher_ms: int = 0
-    score: int | None = None
-    """held for ``known_ms``"""
-    flaps: int = 0
-    handover_ms: int | None = None
+    """of the row"""
+    publisher: int | None
+    """of the row"""
+    is_flap: bool
+    handover_ms: int | None
+    """see `Roles.follow`"""
 
 
 class Course(msgspec.Struct):
@@ -83,50 +91,47 @@ class Course(msgspec.Struct):
 
     index: int = 0
     roles: Roles = msgspec.field(default_factory=Roles)
-    members: tuple[int, ...] = ()
-    recent: tuple[int, ...] = ()
-    scores: dict[int, int] = {}
+    state: State | None = None
 
-    def follow(self, row: Mapping[str, Any], period_ms: int) -> Iterator[Share]:
-        """Go on to ``row``, which has the columns `INPUT`. One at or before the newest index adds nothing."""
+    def follow(self, row: Mapping[str, Any]) -> Step | None:
+        """Go on to ``row``, which has the columns `INPUT`. None: it is the first one, or at or before the
+        newest index."""
         if row["log_index"] <= self.index:
-            return
-        roles, publisher = self.roles, self.roles.publisher
-        begin_ms = roles.time_ms
-        is_flap, handover_ms = False, None
+            return None
+        begin_ms, before = self.roles.time_ms, self.state
+        turn: tuple[bool, int | None] = False, None
         if row["farm_time_ms"] > 0:  # there was a status
-            found = roles.follow(row["farm_time_ms"], row["publisher"], row["holders"], row["interval_ms"])
-            is_flap, handover_ms = found
-        if begin_ms >= 0:
-            for time_ms, ms in pieces(begin_ms, min(roles.time_ms, begin_ms + LONGEST_MS), period_ms):
-                for member in self.members:
-                    recent_ms = ms if member in self.recent else 0
-                    publisher_ms = ms if member == publisher else 0
-                    yield Share(time_ms, member, ms, recent_ms, publisher_ms, self.scores.get(member))
-        if is_flap or handover_ms is not None:
-            yield Share(roles.time_ms, row["publisher"], flaps=int(is_flap), handover_ms=handover_ms)
+            turn = self.roles.follow(
+                row["farm_time_ms"], row["publisher"], row["holders"], row["interval_ms"]
+            )
         self.index = row["log_index"]
-        self.members, self.recent = tuple(row["order"]), tuple(row["recent"])
-        self.scores = dict(row["scores"])
+        self.state = State(*(row[name] for name in State.__struct_fields__))
+        if before is None or begin_ms < 0:
+            return None
+        time_ms = self.roles.time_ms
+        return Step(begin_ms, min(time_ms, begin_ms + LONGEST_MS), before, time_ms, row["publisher"], *turn)
 
 
-class Sums:
+class _Sums(msgspec.Struct):
     """The figures of one period and member."""
 
-    def __init__(self) -> None:
-        self.known_ms = self.recent_ms = self.publisher_ms = self.flaps = 0
-        self.scores: defaultdict[int, int] = defaultdict(int)
-        self.handovers: defaultdict[int, int] = defaultdict(int)
+    known_ms: int = 0
+    recent_ms: int = 0
+    publisher_ms: int = 0
+    flaps: int = 0
+    scores: dict[int, int] = {}
+    """score → for how long, ms"""
+    handovers: dict[int, int] = {}
+    """ms → how many"""
 
-    def add(self, share: Share) -> None:
-        self.known_ms += share.known_ms
-        self.recent_ms += share.recent_ms
-        self.publisher_ms += share.publisher_ms
-        self.flaps += share.flaps
-        if share.score is not None:
-            self.scores[share.score] += share.known_ms
-        if share.handover_ms is not None:
-            self.handovers[share.handover_ms] += 1
+    def hold(self, member: int, state: State, ms: int) -> None:
+        self.known_ms += ms
+        if member in state.recent:
+            self.recent_ms += ms
+        if member == state.publisher:
+            self.publisher_ms += ms
+        if (score := state.scores.get(member)) is not None:
+            self.scores[score] = self.scores.get(score, 0) + ms
 
     def figures(self) -> dict[str, Any]:
         scores = percentiles(self.scores, SCORE_SHARES) if self.scores else [None] * len(SCORE_SHARES)
@@ -142,51 +147,78 @@ class Sums:
         }
 
 
-class Figures:
-    """The figures of one farm: rows go in by index, and periods come out once they are over."""
+class Figures(msgspec.Struct):
+    """The figures of one farm: steps go in, and periods come out once they are over."""
 
-    def __init__(self, period_ms: int) -> None:
-        """``period_ms``: one of `PERIODS_MS`, a multiple of one, or `WHOLE_MS`."""
-        self._period_ms = period_ms
-        self._course = Course()
-        self._start_ms = 0
-        self._of: tuple[str, str] = ("", "")
-        self._sums: defaultdict[int, Sums] = defaultdict(Sums)
+    period_ms: int
+    """one of `PERIODS_MS`, a multiple of one, or `WHOLE_MS`"""
+    start_ms: int = 0
+    """of the period that the newest step ends in"""
+    sums: dict[int, _Sums] = {}
+    """by member"""
 
-    def follow(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Go on to ``row``, which has the columns `INPUT`.
+    def add(self, step: Step) -> list[dict[str, Any]]:
+        """Go on by ``step``.
 
-        :returns: the columns `OUTPUT` of the periods that are over, but ``period_ms`` (since 1970) for
-            ``period``; by period and member.
+        :returns: of the periods that are over the columns `OUTPUT` from ``period`` on, which is
+            ``period_ms``, since 1970; by period and member.
         """
-        self._of = row["farm"], row["farm_id"]
-        for share in self._course.follow(row, self._period_ms):
-            start_ms = share.time_ms - share.time_ms % self._period_ms
-            if start_ms != self._start_ms:  # a course does not go back
-                yield from self.rest()
-                self._start_ms = start_ms
-            self._sums[share.member].add(share)
+        found = []
+        for begin_ms, ms in pieces(step.begin_ms, step.end_ms, self.period_ms):
+            found += self._go_on(begin_ms)
+            for member in step.state.order:
+                self._of(member).hold(member, step.state, ms)
+        if step.publisher is not None and (step.is_flap or step.handover_ms is not None):
+            found += self._go_on(step.time_ms)
+            sums = self._of(step.publisher)
+            sums.flaps += step.is_flap
+            if step.handover_ms is not None:
+                sums.handovers[step.handover_ms] = sums.handovers.get(step.handover_ms, 0) + 1
+        return found
 
-    def rest(self) -> Iterator[dict[str, Any]]:
-        """Of the period that the newest row is in."""
-        names = ("farm", "farm_id", "period_ms", "member")
-        for member in sorted(self._sums):
-            of = (*self._of, self._start_ms, member)
-            yield {**dict(zip(names, of, strict=True)), **self._sums[member].figures()}
-        self._sums.clear()
+    def rest(self) -> list[dict[str, Any]]:
+        """Of the period that the newest step ends in."""
+        found = [
+            {"period_ms": self.start_ms, "member": member, **sums.figures()}
+            for member, sums in sorted(self.sums.items())
+        ]
+        self.sums = {}
+        return found
+
+    def _go_on(self, time_ms: int) -> list[dict[str, Any]]:
+        start_ms = time_ms - time_ms % self.period_ms
+        if start_ms == self.start_ms:  # a course does not go back
+            return []
+        found, self.start_ms = self.rest(), start_ms
+        return found
+
+    def _of(self, member: int) -> _Sums:
+        return self.sums.setdefault(member, _Sums())
 
 
-def figures(rows: Iterable[Mapping[str, Any]], period_ms: int) -> Iterator[dict[str, Any]]:
-    """The history of rows with the columns `INPUT`, which come by farm, its id and index; as `Figures`."""
-    for _, of_farm in groupby(rows, itemgetter("farm", "farm_id")):
-        found = Figures(period_ms)
-        for row in of_farm:
-            yield from found.follow(row)
-        yield from found.rest()
+class History(msgspec.Struct):
+    """The history of one farm so far. It goes on from its JSON."""
+
+    figures: Figures
+    course: Course = msgspec.field(default_factory=Course)
+
+    @classmethod
+    def by(cls, by: By) -> History:
+        return cls(Figures(PERIODS_MS[by]))
+
+    def follow(self, rows: Iterable[Mapping[str, Any]], *, is_all: bool) -> Iterator[dict[str, Any]]:
+        """Go on to rows by index, which have the columns `INPUT`: the periods that are over, as of
+        `Figures.add`. ``is_all``: no more rows will follow, so the last period is over, too."""
+        for row in rows:
+            if step := self.course.follow(row):
+                yield from self.figures.add(step)
+        if is_all:
+            yield from self.figures.rest()
 
 
 def stored(directory: Path, by: By, farm: str | None = None) -> Iterator[dict[str, Any]]:
-    """The history of the rankings that ``directory`` holds, of the farm of this name or all; as `figures`.
+    """The history of the rankings that ``directory`` holds, of the farm of this name or all: the columns
+    `OUTPUT`, but ``period_ms`` (since 1970) for ``period``; by farm, its id, period and member.
 
     Raises `ConfigError`: there are none, or no two at different times.
     """
@@ -195,8 +227,8 @@ def stored(directory: Path, by: By, farm: str | None = None) -> Iterator[dict[st
     is_empty = True
     for each in stored_farms(directory, farm):
         for farm_id in sorted({file.farm_id for file in each.files()}):
-            for line in figures(each.rows(farm_id, INPUT[3:]), PERIODS_MS[by]):
+            for line in History.by(by).follow(each.rows(farm_id, INPUT[2:]), is_all=True):
                 is_empty = False
-                yield line
+                yield {"farm": each.name, "farm_id": farm_id, **line}
     if is_empty:
         raise no_time(directory, farm)

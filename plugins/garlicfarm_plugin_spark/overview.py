@@ -6,13 +6,15 @@ member's scores its percentiles are. All scores of a year would be up to a milli
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
-from garlicfarm_plugin_spark.charts import WIDTH, Axis, Bar, Curve, Lane, States, bars
-from garlicfarm_plugin_spark.history import SCORE_SHARES, WHOLE_MS, Course, Figures, Share, Sums
+from msgspec.structs import replace
+
+from garlicfarm_plugin_spark.charts import WIDTH, Axis, Bar, Curve, Lane, bars
+from garlicfarm_plugin_spark.history import SCORE_SHARES, WHOLE_MS, Course, Figures, State, Step
 from garlicfarm_plugin_spark.period import bounds
 
 __all__ = ["MOST_BARS", "Change", "Charts", "Outline"]
@@ -39,15 +41,15 @@ class Outline:
         """``begin_ms``: rows before this farm time only tell the first one what was before it."""
         self.first_index = self.last_index = 0
         self.begin_ms = self.end_ms = 0
-        self.lowest: int | None = None
-        self.highest: int | None = None
+        self.scores: list[int] = []
+        """the lowest and the highest, or none"""
         self.changes_of_publisher = 0
         self.changes: deque[Change] = deque(maxlen=most_changes)
         """the newest, without those of the order alone"""
         self.least_ms = begin_ms
         self._before: Row | None = None
-        self._states = States()
-        self._whole = _Whole(None)
+        self._course = Course()
+        self._whole = Figures(WHOLE_MS)
 
     def follow(self, row: Row) -> None:
         before, self._before = self._before, row
@@ -60,14 +62,14 @@ class Outline:
         self.last_index = row["log_index"]
         if {*row["changed"]} - {"order"}:
             self.changes.append(Change(before, row))
-        self._whole.follow(row)
-        state = self._states.follow(row)
-        if state is not None:
-            self.begin_ms, self.end_ms = self.begin_ms or state.begin_ms, state.end_ms
-            if scores := state.row["scores"].values():
-                least, most = min(scores), max(scores)
-                self.lowest = least if self.lowest is None else min(self.lowest, least)
-                self.highest = most if self.highest is None else max(self.highest, most)
+        step = self._course.follow(row)
+        if step is None:
+            return
+        _add(self._whole, step, {})
+        if step.begin_ms < step.end_ms:
+            self.begin_ms, self.end_ms = self.begin_ms or step.begin_ms, step.end_ms
+            if found := [*self.scores, *step.state.scores.values()]:
+                self.scores = [min(found), max(found)]
 
     @property
     def axis(self) -> Axis | None:
@@ -94,37 +96,38 @@ class Charts:
         """``period_ms``: of a bar, one of `PERIODS_MS`. ``shown``: the members that have charts."""
         periods = axis.end_ms // period_ms - axis.begin_ms // period_ms + 1
         self.periods_a_bar = -(-periods // (MOST_BARS - 1))  # one more where the first begins before the axis
-        self._bar_ms = period_ms * self.periods_a_bar
         self._axis = axis
         self.lanes = {member: Lane() for member in shown}
         self.curves = {member: Curve() for member in shown}
         self._bars: dict[int, list[dict[str, Any]]] = {member: [] for member in self.lanes}
-        self._figures = Figures(self._bar_ms)
-        self._states = States()
+        self._figures = Figures(period_ms * self.periods_a_bar)
+        self._course = Course()
         self._first_index, self._least_ms = outline.first_index, outline.least_ms
-        self._whole = _Whole(outline.parts())
+        self._parts = outline.parts()
+        self._whole = Figures(WHOLE_MS)
 
     def follow(self, row: Row) -> None:
         if row["log_index"] < self._first_index or row["farm_time_ms"] < self._least_ms:
             return
-        self._whole.follow(row)
-        self._keep(self._figures.follow(row))
-        state = self._states.follow(row)
-        if state is not None:
-            columns = [*self._axis.columns(state.begin_ms, state.end_ms)]
-            for member, lane in self.lanes.items():
-                lane.add(columns, _word(member, state.row))
-                score = state.row["scores"].get(member)
-                if score is not None and member in state.row["recent"]:  # else it is that of long ago
-                    self.curves[member].add(columns, score)
+        step = self._course.follow(row)
+        if step is None:
+            return
+        _add(self._whole, step, self._parts)
+        self._keep(self._figures.add(step))
+        columns = [*self._axis.columns(step.begin_ms, step.end_ms)]
+        for member, lane in self.lanes.items():
+            lane.add(columns, _word(member, step.state))
+            score = step.state.scores.get(member)
+            if score is not None and member in step.state.recent:  # else it is that of long ago
+                self.curves[member].add(columns, score)
 
     def whole(self) -> list[dict[str, Any]]:
-        """The figures of all the time, by member."""
-        return [{"member": member, **sums.figures()} for member, sums in sorted(self._whole.sums.items())]
+        """The figures of all the time, by member, behind the last row. To be called once."""
+        return self._whole.rest()
 
     def bars(self, member: int, height: int) -> list[Bar]:
         self._keep(self._figures.rest())
-        return bars(self._axis, self._bars[member], self._bar_ms, height)
+        return bars(self._axis, self._bars[member], self._figures.period_ms, height)
 
     def _keep(self, figures: Iterable[dict[str, Any]]) -> None:
         for each in figures:
@@ -132,30 +135,20 @@ class Charts:
                 self._bars[each["member"]].append(each)
 
 
-class _Whole:
-    """Of each member the figures of all the time. Scores outside of ``parts`` count as the lowest one of
+def _add(whole: Figures, step: Step, parts: Mapping[int, frozenset[int]]) -> None:
+    """Add a step to the figures of all the time. Scores outside of ``parts`` count as the lowest one of
     theirs: percentiles within those parts stay exact."""
-
-    def __init__(self, parts: Mapping[int, frozenset[int]] | None) -> None:
-        self.sums: defaultdict[int, Sums] = defaultdict(Sums)
-        self._parts = parts or {}
-        self._course = Course()
-
-    def follow(self, row: Row) -> None:
-        for share in self._course.follow(row, WHOLE_MS):
-            self.sums[share.member].add(self._rounded(share))
-
-    def _rounded(self, share: Share) -> Share:
-        if share.score is None:
-            return share
-        part = share.score - share.score % _SCORES_STEP
-        return share if part in self._parts.get(share.member, ()) else share._replace(score=part)
+    scores = {}
+    for member, score in step.state.scores.items():
+        part = score - score % _SCORES_STEP
+        scores[member] = score if part in parts.get(member, ()) else part
+    whole.add(step._replace(state=replace(step.state, scores=scores)))
 
 
-def _word(member: int, row: Row) -> str:
-    """What the lane of ``member`` shows for a row."""
-    if member == row["publisher"]:
+def _word(member: int, state: State) -> str:
+    """What the lane of ``member`` shows for a state."""
+    if member == state.publisher:
         return "publisher"
-    if member in row["holders"]:
+    if member in state.holders:
         return "holder"
-    return "recent" if member in row["recent"] else ""
+    return "recent" if member in state.recent else ""

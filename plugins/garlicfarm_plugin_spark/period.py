@@ -7,9 +7,11 @@ history's time stays where it was until farm time has caught up.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
+from math import ceil, floor
 
 import msgspec
 
@@ -88,31 +90,18 @@ def percentiles(weights: Mapping[int, int], shares: Sequence[float]) -> list[flo
     :param shares: 0 … 1.
     """
     last = sum(weights.values()) - 1
-    found = []
-    for share, (lower, upper) in zip(shares, bounds(weights, shares), strict=True):
-        position = last * share
-        floor, ceiling = math.floor(position), math.ceil(position)
-        is_between = lower != upper
-        found.append(
-            (ceiling - position) * lower + (position - floor) * upper if is_between else float(lower)
-        )
-    return found
+    return [
+        lower + (upper - lower) * (last * share % 1)
+        for share, (lower, upper) in zip(shares, bounds(weights, shares), strict=True)
+    ]
 
 
 def bounds(weights: Mapping[int, int], shares: Sequence[float]) -> list[tuple[int, int]]:
     """The values that each of the `percentiles` is between."""
-    values, last = sorted(weights), sum(weights.values()) - 1
-    positions = (last * share for share in shares)
+    values = sorted(weights)
+    ends = [*accumulate(weights[value] for value in values)]
+    positions = [(ends[-1] - 1) * share for share in shares]
     return [
-        (_at(values, weights, math.floor(position)), _at(values, weights, math.ceil(position)))
+        (values[bisect_right(ends, floor(position))], values[bisect_right(ends, ceil(position))])
         for position in positions
     ]
-
-
-def _at(values: Sequence[int], weights: Mapping[int, int], rank: int) -> int:
-    """The value at ``rank`` (from 0) of all values in order, each as often as it counts."""
-    for value in values:
-        rank -= weights[value]
-        if rank < 0:
-            return value
-    raise AssertionError("rank beyond the values")

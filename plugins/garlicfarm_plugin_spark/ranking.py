@@ -6,10 +6,10 @@ the farm, so it is in the checkpoint. Its index shows which entries a batch repe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "by_farm", "of_farms", "rankings", "sorted_rows"]
+__all__ = ["COLUMNS", "ENTRY", "STATE", "Fold", "Keep", "Row", "Rows", "fold_farms", "rank", "rankings"]
 
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
@@ -43,7 +43,12 @@ Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the bod
 ``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
-_ROW = ("log_index", "term", "value_type", "value")
+ENTRY = ("farm", "farm_id", "log_index", "term", "value_type", "value")
+"""The columns of an entry: those before a `Row`, and of it."""
+
+Keep = Callable[[tuple[Any, ...]], object]
+Follow = Callable[[str, tuple[Any, ...], Iterable[Any], Keep], Iterator[dict[str, Any]]]
+"""See `fold_farms`."""
 
 Rows = Literal["changes", "batches", "entries"]
 """Which indexes have a row: see `rankings`."""
@@ -166,61 +171,60 @@ def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
     """
     if rows not in get_args(Rows):
         raise ConfigError([f"rows is {rows!r}, not {', '.join(get_args(Rows))}"])
-    if not entries.isStreaming:
-        return map_frames(by_farm(entries), partial(fold_table, kind=rows), COLUMNS)
-    return entries.groupBy("farm_id").applyInPandasWithState(
-        partial(fold_batch, kind=rows), COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
+    return fold_farms(entries, ENTRY, partial(rank, rows), COLUMNS, "log_index bigint, snapshot binary")
+
+
+def rank(
+    kind: Rows, farm: str, state: tuple[Any, ...], entries: Iterable[Row], keep: Keep
+) -> Iterator[dict[str, Any]]:
+    fold = Fold(farm, *state)
+    yield from fold.rankings(entries, kind)
+    keep((fold.index, fold.snapshot()))
+
+
+def fold_farms(rows: DataFrame, names: Sequence[str], follow: Follow, columns: str, state: str) -> DataFrame:
+    """What ``follow`` makes of each farm's rows: of a table at once, of a stream batch by batch.
+
+    :param names: the columns that it needs: ``farm``, ``farm_id``, ``log_index``, and others.
+    :param follow: gets a farm's name, its state (empty: it has none yet), and the columns behind ``farm_id``
+        of its rows, by index; yields rows of ``columns`` without ``farm`` and ``farm_id``, and gives
+        the state for the next batch to its last argument.
+    :param state: the columns of the state.
+    """
+    rows = rows.select(*names)
+    if not rows.isStreaming:
+        ordered = rows.repartition("farm_id").sortWithinPartitions("farm_id", "log_index")
+        return map_frames(ordered, partial(fold_table, follow), columns)
+    return rows.groupBy("farm_id").applyInPandasWithState(
+        partial(fold_batch, follow), columns, state, "append", "NoTimeout"
     )
 
 
 def fold_batch(
-    group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, kind: Rows
+    follow: Follow, group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
 ) -> Iterator[pandas.DataFrame]:
-    """One farm's part of one batch of a stream."""
+    """One farm's part of one batch of a stream, in any order."""
     with hide_traceback():
-        farm, rows = sorted_rows(frames)
-        fold = Fold(farm, *(state.get if state.exists else ()))
-        before = fold.index
-        yield from _frames(group[0], fold.rankings(rows, kind))
-        if fold.index > before:
-            state.update((fold.index, fold.snapshot()))
+        rows = sorted(chain.from_iterable(map(_rows, frames)), key=itemgetter(2))
+        before = state.get if state.exists else ()
+        farm = rows[0][0]
+        found = follow(farm, before, (row[2:] for row in rows), state.update)
+        yield from _frames(farm, group[0], found)
 
 
-def fold_table(frames: Iterable[pandas.DataFrame], *, kind: Rows) -> Iterator[pandas.DataFrame]:
-    """Of a partition of `by_farm`."""
-    for farm, farm_id, rows in of_farms(frames):
-        yield from _frames(farm_id, Fold(farm).rankings(rows, kind))
+def fold_table(follow: Follow, frames: Iterable[pandas.DataFrame]) -> Iterator[pandas.DataFrame]:
+    """Of a partition of a table, which has all rows of its farms, by farm and index."""
+    rows = chain.from_iterable(map(_rows, frames))
+    for (farm, farm_id), of_farm in groupby(rows, itemgetter(0, 1)):
+        yield from _frames(farm, farm_id, follow(farm, (), (row[2:] for row in of_farm), lambda _: None))
 
 
-def _frames(farm_id: str, found: Iterator[dict[str, Any]]) -> Iterator[pandas.DataFrame]:
+def _rows(frame: pandas.DataFrame) -> Iterator[tuple[Any, ...]]:
+    return zip(*(frame[name].tolist() for name in frame), strict=True)
+
+
+def _frames(farm: str, farm_id: str, found: Iterator[dict[str, Any]]) -> Iterator[pandas.DataFrame]:
     import pandas
 
-    while some := [{**row, "farm_id": farm_id} for row in islice(found, _FRAME_ROWS)]:
+    while some := [{"farm": farm, "farm_id": farm_id, **row} for row in islice(found, _FRAME_ROWS)]:
         yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
-
-
-def by_farm(rows: DataFrame) -> DataFrame:
-    """The rows of a table, each farm's in one partition and in order."""
-    return rows.repartition("farm_id").sortWithinPartitions("farm_id", "log_index")
-
-
-def of_farms(frames: Iterable[pandas.DataFrame]) -> Iterator[tuple[str, str, Iterator[Row]]]:
-    """Each farm in a partition of `by_farm`: its name, its id, and its entries as they are read."""
-    entries = (entry for frame in frames for entry in _columns(frame, "farm", "farm_id", *_ROW))
-    for (farm, farm_id), of_farm in groupby(entries, itemgetter(0, 1)):
-        yield farm, farm_id, (entry[2:] for entry in of_farm)
-
-
-def sorted_rows(frames: Iterable[pandas.DataFrame]) -> tuple[str, list[Row]]:
-    """The farm's name and its entries of one batch, by index: Spark promises no order."""
-    rows: list[Row] = []
-    farm = ""
-    for frame in frames:
-        farm = frame["farm"].iat[0]
-        rows.extend(_columns(frame, *_ROW))
-    rows.sort(key=lambda row: row[:1])
-    return farm, rows
-
-
-def _columns(frame: pandas.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(frame[name].tolist() for name in names), strict=True)

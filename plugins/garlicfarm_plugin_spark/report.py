@@ -80,7 +80,7 @@ def report(
     # A writer may have added some since.
     for row in stored.rows(farm_id, _COLUMNS, since=since, upto=outline.last_index):
         charts.follow(row)
-    scores = score_ticks(outline.lowest or 0, outline.highest or 0)
+    scores = score_ticks(*outline.scores or (0, 0))
     scale = scores[0], scores[-1]
     whole = charts.whole()
     texts = _texts(stored, farm_id, since, [change.row["log_index"] for change in outline.changes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +15,14 @@ import pandas
 from garlicfarm.errors import ConfigError
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark import history_query, ranking
-from garlicfarm_plugin_spark.history import Course
-from garlicfarm_plugin_spark.ranking import Fold, Rows
+from garlicfarm_plugin_spark.history import History
+from garlicfarm_plugin_spark.ranking import ENTRY, Fold, Rows
 from tests.spark.script import many_entries
 
 pytestmark = pytest.mark.spark
 
-HOUR_MS = 3_600_000
 FRAME_ROWS = 7
 LOG = many_entries(300)
-ENTRY = ["farm", "farm_id", "log_index", "term", "value_type", "value"]
 ROWS = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
 
 
@@ -38,24 +37,21 @@ class FakeState:
 
 
 def test_history_of_a_log_comes_in_frames_and_makes_no_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    course, whole = Course(), Fold("farm")
-    expected = [
-        (row["farm"], "07", *share)
-        for row in whole.rankings(ROWS, "changes")
-        for share in course.follow({**row, "farm_id": "07"}, HOUR_MS)
-    ]
+    whole = Fold("farm")
+    expected = [*History.by("hour").follow(whole.rankings(ROWS, "changes"), is_all=True)]
     batch = pandas.DataFrame([("farm", "07", *row) for row in ROWS], columns=ENTRY)
 
     def no_ranking(farm: PublisherFold) -> dict[str, object]:
         raise AssertionError("a history has no use for it")
 
     monkeypatch.setattr(PublisherFold, "ranking", no_ranking)
-    monkeypatch.setattr(history_query, "_FRAME_ROWS", FRAME_ROWS)
+    monkeypatch.setattr(ranking, "_FRAME_ROWS", 3)
+    follow = partial(history_query.follow_log, "hour", True)
     state: Any = FakeState()
-    frames = [*history_query._of_log(("07",), iter([batch]), state, period_ms=HOUR_MS)]
-    assert len(frames) == -(-len(expected) // FRAME_ROWS)
-    assert all(0 < len(frame) <= FRAME_ROWS for frame in frames)
-    assert [tuple(row) for frame in frames for row in frame.itertuples(index=False)] == expected
+    frames = [*ranking.fold_batch(follow, ("07",), iter([batch[90:], batch[:90]]), state)]
+    assert [len(frame) for frame in frames] == [3, len(expected) - 3]
+    found = [row for frame in frames for row in frame.to_dict("records")]
+    assert found == [{"farm": "farm", "farm_id": "07", **line} for line in expected]
     assert state.found[:2] == (whole.index, whole.snapshot())
 
 
@@ -79,7 +75,7 @@ def test_rankings_of_a_table_come_in_frames_while_it_is_read(
             yield pandas.DataFrame(entries[begin : begin + 30], columns=ENTRY)
 
     found: list[dict[str, Any]] = []
-    for frame in ranking.fold_table(parts(), kind=kind):
+    for frame in ranking.fold_table(partial(ranking.rank, kind), parts()):
         assert 0 < len(frame) <= FRAME_ROWS
         found += frame.to_dict("records")
         if kind == "entries":

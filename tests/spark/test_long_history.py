@@ -121,14 +121,11 @@ def test_charts_are_those_of_all_rows_at_once(tmp_path: Path, days: float | None
     changes = [one["publisher"] != other["publisher"] for one, other in pairwise(kept)]
     assert outline.changes_of_publisher == sum(changes)
     scores = [score for span in spans for score in span.row["scores"].values()]
-    assert (outline.lowest, outline.highest) == (min(scores), max(scores))
+    assert outline.scores == [min(scores), max(scores)]
     told = [row["log_index"] for row in kept if {*row["changed"]} - {"order"}][-100:]
     assert [change.row["log_index"] for change in outline.changes] == told
     whole = naive_history.figures(kept, WHOLE_MS)
-    assert found.whole() == [
-        {name: value for name, value in each.items() if name not in ("farm", "farm_id", "period_ms")}
-        for each in whole
-    ]
+    assert [{"farm": "farm", "farm_id": FARM_ID, **each} for each in found.whole()] == whole
     by_hour = naive_history.figures(kept, HOUR_MS)
     for each in whole:
         member = each["member"]

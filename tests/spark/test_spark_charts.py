@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from garlicfarm_plugin_spark.charts import (
@@ -10,8 +11,6 @@ from garlicfarm_plugin_spark.charts import (
     Bar,
     Curve,
     Lane,
-    State,
-    States,
     bars,
     score_ticks,
 )
@@ -28,9 +27,12 @@ def row(time_ms: int, word: str = "", **scores: int) -> dict[str, Any]:
     }
 
 
+State = tuple[int, int, dict[str, Any]]
+
+
 def states(rows: list[dict[str, Any]]) -> list[State]:
-    found = States()
-    return [state for state in map(found.follow, rows) if state is not None]
+    """(begin, end, row)"""
+    return [(one["farm_time_ms"], other["farm_time_ms"], one) for one, other in pairwise(rows)]
 
 
 def lanes(axis: Axis, spans: list[State]) -> list[tuple[int, int, str]]:
@@ -46,16 +48,6 @@ def lines(axis: Axis, spans: list[State], member: int) -> list[str]:
         if member in each["scores"]:
             curve.add(axis.columns(begin_ms, end_ms), each["scores"][member])
     return curve.lines((500_000, 700_000), 100)
-
-
-def test_states_hold_until_the_next_row_but_for_two_hours_only() -> None:
-    rows = [row(0), row(T0), row(T0), row(T0 + 5), row(T0 + 3), row(T0 + 10), row(T0 + 10 * HOUR_MS)]
-    assert [(begin - T0, end - T0) for begin, end, _ in states(rows)] == [
-        (0, 5),
-        (5, 10),
-        (10, 2 * HOUR_MS + 10),
-    ]
-    assert states(rows[:2]) == []
 
 
 def test_columns_of_a_time_have_all_of_it() -> None:
@@ -77,7 +69,7 @@ def test_lane_shows_what_held_for_most_of_a_column() -> None:
 def test_lane_of_a_long_history_is_as_wide_as_any() -> None:
     rows = [row(T0 + number * HOUR_MS, "ab"[number % 2]) for number in range(20_000)]
     spans = states(rows)
-    found = lanes(Axis(spans[0].begin_ms, spans[-1].end_ms), spans)
+    found = lanes(Axis(spans[0][0], spans[-1][1]), spans)
     assert sum(width for _, width, _ in found) == WIDTH
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, OUTPUT, Course, Share, figures
+from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, OUTPUT, By, History
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0
@@ -34,11 +34,13 @@ def row(index: int, minutes: float, publisher: int | None, **changes: Any) -> di
     }
 
 
-def by_member(rows: list[dict[str, Any]], by: str = "hour") -> dict[tuple[int, int], dict[str, Any]]:
+def figures(rows: list[dict[str, Any]], by: By = "hour") -> list[dict[str, Any]]:
+    return [*History.by(by).follow(rows, is_all=True)]
+
+
+def by_member(rows: list[dict[str, Any]], by: By = "hour") -> dict[tuple[int, int], dict[str, Any]]:
     """(hours after T0, member) → its figures."""
-    return {
-        ((each["period_ms"] - T0) // HOUR_MS, each["member"]): each for each in figures(rows, PERIODS_MS[by])
-    }
+    return {((each["period_ms"] - T0) // HOUR_MS, each["member"]): each for each in figures(rows, by)}
 
 
 def test_shares_are_of_the_time_for_which_a_state_held() -> None:
@@ -106,34 +108,25 @@ def test_member_that_joins_and_leaves_is_known_while_it_is_one() -> None:
     assert [found[0, member]["known_ms"] // MINUTE_MS for member in (1, 2, 3)] == [60, 40, 30]
 
 
-def test_farms_are_apart_even_under_one_name() -> None:
-    one = [row(1, 0, 1), row(2, 30, 1)]
-    other = [{**each, "farm_id": "08" * 16, "publisher": 2} for each in one]
-    found = figures([*one, *other], HOUR_MS)
-    assert [(each["farm_id"][:2], each["member"], each["tenure"]) for each in found if each["tenure"]] == [
-        ("07", 1, 1),
-        ("08", 2, 1),
-    ]
-
-
 def test_rows_that_come_again_add_nothing() -> None:
     rows = [row(1, 0, 1), row(2, 15, 2), row(3, 45, 1), row(4, 60, 1)]
-    assert [*figures([*rows, *rows[1:], *rows], HOUR_MS)] == [*figures(rows, HOUR_MS)]
+    assert figures([*rows, *rows[1:], *rows]) == figures(rows)
 
 
-def test_course_goes_on_from_its_json() -> None:
-    fold = Fold("farm")
+def test_history_goes_on_from_its_json() -> None:
     log = [(each.index, each.term, int(each.value_type), each.value) for each in many_entries(300)]
-    rows = [{**each, "farm_id": "07"} for each in fold.rankings(log, "changes")]
-    straight, resumed = Course(), Course()
-    expected = [share for each in rows for share in straight.follow(each, HOUR_MS)]
-    found: list[Share] = []
+    rows = [*Fold("farm").rankings(log, "changes")]
+    for number, each in enumerate(rows):
+        each["farm_time_ms"] += number // 20 * HOUR_MS
+    history = History.by("hour")
+    found: list[dict[str, Any]] = []
     for each in rows:
-        resumed = msgspec.json.decode(msgspec.json.encode(resumed), type=Course)
-        found += resumed.follow(each, HOUR_MS)
-    assert found == expected
-    assert sum(share.flaps for share in found) > 0
-    assert sum(share.handover_ms is not None for share in found) > 3
+        history = msgspec.json.decode(msgspec.json.encode(history), type=History)
+        found += history.follow([each], is_all=each is rows[-1])
+    assert found == figures(rows)
+    assert len({line["period_ms"] for line in found}) > 3
+    assert sum(line["flaps"] for line in found) > 0
+    assert sum(line["handovers"] for line in found) > 3
 
 
 def test_history_of_changes_is_that_of_all_entries_but_for_scores() -> None:
@@ -141,9 +134,9 @@ def test_history_of_changes_is_that_of_all_entries_but_for_scores() -> None:
     log = [(each.index, each.term, int(each.value_type), each.value) for each in many_entries(500)]
     found = []
     for kind in ("changes", "entries"):
-        rows = [{**each, "farm_id": "07"} for each in Fold("farm").rankings(log, kind)]
+        rows = [*Fold("farm").rankings(log, kind)]
         last = max(each["log_index"] for each in rows if each["changed"])
-        found.append([*figures([each for each in rows if each["log_index"] <= last], HOUR_MS)])
+        found.append(figures([each for each in rows if each["log_index"] <= last]))
     for lines in found:
         for line in lines:
             for name in ("score_p05", "score_p50", "score_p95"):
@@ -153,7 +146,6 @@ def test_history_of_changes_is_that_of_all_entries_but_for_scores() -> None:
 
 def test_history_has_the_columns_that_it_says() -> None:
     names = [column.split()[0] for column in OUTPUT.split(", ")]
-    assert list(next(figures([row(1, 0, 1), row(2, 1, 1)], PERIODS_MS["day"]))) == [
-        name.replace("period", "period_ms") for name in names
-    ]
+    line = figures([row(1, 0, 1), row(2, 1, 1)])[0]
+    assert ["farm", "farm_id", *line] == [name.replace("period", "period_ms") for name in names]
     assert {*INPUT} == {*row(1, 0, 1)}
