@@ -1,8 +1,7 @@
 """The rows of stored rankings in the order of their indexes, in bounded memory.
 
-Farm time may go back, so dates alone do not give that order. The files of a farm are merged: a file is opened
-when the merge has come to its first index, and closed after its last one. So only files whose indexes overlap
-are open together, where dates meet or a second query stored the same rows.
+Farm time may go back, so dates alone do not give that order. The files of a farm are merged, and only files
+whose indexes overlap are open together: where dates meet, or a second query stored the same rows.
 
 It works beside a writer and beside `rank compact`. Where a file is gone that was listed, its rows are in
 another one by then: the files are listed again, and the merge continues after the newest index.
@@ -12,11 +11,11 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -239,23 +238,20 @@ def _described(path: Path) -> StoredFile | None:
 def _merged(
     files: Sequence[StoredFile], columns: list[str], indexes: Collection[int] | None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all files, by index. Rows with the same index come in the order of their files."""
-    waiting = deque(sorted(files, key=lambda each: (each.first, each.path.name)))
-    # By index, then by when the file was opened: rows are never compared.
-    merge: list[tuple[int, int, dict[str, Any], Iterator[dict[str, Any]]]] = []
-    opened = count()
-    while waiting or merge:
-        while waiting and (not merge or waiting[0].first <= merge[0][0]):
-            rows = _rows(waiting.popleft().path, columns, indexes)
-            if (row := next(rows, None)) is not None:
-                heapq.heappush(merge, (row["log_index"], next(opened), row, rows))
-        if merge:
-            _, number, row, rows = merge[0]
-            yield row
-            if (following := next(rows, None)) is None:
-                heapq.heappop(merge)
-            else:
-                heapq.heapreplace(merge, (following["log_index"], number, following, rows))
+    """The rows of all files, by index. Files whose indexes do not overlap are read one after the other."""
+    chains: list[list[StoredFile]] = []
+    for file in sorted(files, key=lambda each: (each.first, each.path.name)):
+        free = next((each for each in chains if each[-1].last < file.first), None)
+        if free is None:
+            chains.append([file])
+        else:
+            free.append(file)
+
+    def rows(files: Sequence[StoredFile]) -> Iterator[dict[str, Any]]:
+        for file in files:
+            yield from _rows(file.path, columns, indexes)
+
+    return heapq.merge(*map(rows, chains), key=itemgetter("log_index"))
 
 
 def _rows(path: Path, columns: list[str], indexes: Collection[int] | None) -> Iterator[dict[str, Any]]:
