@@ -16,7 +16,7 @@ from garlicfarm.cli.options import Options
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
-    from garlicfarm.client.local_node import NodeAccess
+    from garlicfarm.client.trust import NodeAccess
     from garlicfarm.config import Config, FarmSection
 
 __all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "farm_section", "find_node", "node_config"]
@@ -54,7 +54,8 @@ def find_node(options: Options) -> NodeAccess:
     :raises click.UsageError: a user without a password file, or URLs without a user.
     :raises ConfigError, StorageMissing, UnreachableError: as `garlicfarm.client.from_config`.
     """
-    from garlicfarm.client.local_node import NodeAccess, local_node
+    from garlicfarm.client.local_node import local_node
+    from garlicfarm.client.trust import NodeAccess
 
     if options.node:
         if options.user is None or options.password_file is None:

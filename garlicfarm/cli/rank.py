@@ -20,7 +20,7 @@ from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["nodes_of", "only_farm", "plugin", "rank"]
+__all__ = ["only_farm", "plugin", "rank"]
 
 TRIGGER_MS = 5_000
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -142,7 +142,7 @@ def rank(
     if rows is None:
         rows = "changes" if sink.startswith("parquet:") else "batches"
     plugin("session").check_installed()
-    nodes = nodes_of(options)
+    nodes = find_node(options)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         scratch = Path(directory)
         spark = scratch / "spark"
@@ -182,25 +182,11 @@ async def _main(nodes: Any, farms: tuple[str, ...] | None, job: dict[str, Any], 
                 await runner.run(job_module.Job(nodes=nodes, farms=farms, **job), shown)
 
 
-def nodes_of(options: Options) -> Any:
-    """The nodes that the options name, as the plugin wants them, of no farm in particular. Raises as
-    `find_node` and `plugin`."""
-    found = find_node(options)
-    return plugin("node_reader").Nodes(
-        urls=found.urls,
-        farm="",
-        user=found.user,
-        password_file=found.password_file,
-        pin=found.pin,
-        ca=found.ca,
-    )
-
-
 def only_farm(nodes: Any) -> str:
     """The name of the farm that the nodes have; blocks. Raises `ConfigError`: they have several, or none;
     `UnreachableError`, `AuthError`."""
     with closing(plugin("node_reader").NodeReader(nodes)) as reader:
-        names: list[str] = reader.farms()
+        names: list[str] = [*reader.heads()]
     if len(names) != 1:
         raise ConfigError([f"--farm is needed: this node has {', '.join(names) or 'no farm'}"])
     return names[0]

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.node_access import find_node
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.rank import nodes_of, plugin
+from garlicfarm.cli.rank import plugin
 from garlicfarm.cli.rank_options import conf_option
 
 __all__ = ["inspect"]
@@ -34,7 +35,7 @@ def inspect(options: Options, checkpoint: str, conf: tuple[tuple[str, str], ...]
     import trio
 
     plugin("session").check_installed()
-    nodes = nodes_of(options) if options.node or options.config else None
+    nodes = find_node(options) if options.node or options.config else None
     with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
         rows = trio.run(_inspect, checkpoint, Path(directory), dict(conf), nodes, options.verbosity)
     if options.output == "table":

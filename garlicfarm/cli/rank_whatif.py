@@ -6,16 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.node_access import deadline
+from garlicfarm.cli.node_access import deadline, find_node
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.rank import nodes_of, only_farm, plugin
+from garlicfarm.cli.rank import only_farm, plugin
 from garlicfarm.cli.say import put, say
 
 __all__ = ["whatif"]
@@ -138,12 +137,10 @@ def _reader(options: Options, source: str) -> Callable[[], AbstractContextManage
     recorded = plugin("recorded_log")
     if source != LIVE:
         return lambda: recorded.read_directory(Path(source), options.farm)
-    nodes = nodes_of(options)
+    nodes = find_node(options)
 
     def read() -> AbstractContextManager[Any]:
-        opened: AbstractContextManager[Any] = recorded.read_nodes(
-            replace(nodes, farm=options.farm or only_farm(nodes))
-        )
+        opened: AbstractContextManager[Any] = recorded.read_nodes(nodes, options.farm or only_farm(nodes))
         return opened
 
     return read

@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.config import Config, find_config, load
 from garlicfarm.credentials.certificates import pin_of_file
-from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.errors import ConfigError, StorageMissing, UnreachableError
 from garlicfarm.transport import Endpoint
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
 __all__ = [
-    "NodeAccess",
     "admin_url",
     "check_data_directory",
     "from_config",
@@ -35,28 +34,6 @@ __all__ = [
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address on this machine of a listener that is bound to all addresses."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAccess:
-    """A node's admin URL, the user, and the check of its certificate. Holds no secret."""
-
-    urls: tuple[str, ...]
-    user: str
-    password_file: Path
-    pin: str | None
-    ca: Path | None = None
-
-    def client(self) -> AdminClient:
-        """A client that logs in with the password in ``password_file``.
-
-        :raises ConfigError: that file cannot be read, or others can read it; a URL, pin or authority is not
-            usable (the caller's fault).
-        """
-        from garlicfarm.client.admin import AdminClient
-
-        password = read_private_file(self.password_file).strip()
-        return AdminClient(self.urls, user=self.user, password=password, pin=self.pin, ca=self.ca)
 
 
 def from_config(

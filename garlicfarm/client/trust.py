@@ -1,4 +1,5 @@
-"""Identifies a node by an authority, or by the pin of its certificate (D11: the SHA-256 of its DER)."""
+"""How a client reaches nodes, and identifies one by an authority, or by the pin of its certificate (D11: the
+SHA-256 of its DER)."""
 
 from __future__ import annotations
 
@@ -8,15 +9,47 @@ import hashlib
 import hmac
 import re
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import check_regular
 
-__all__ = ["client_tls", "node_address", "pin_digest"]
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["NodeAccess", "client_tls", "node_address", "pin_digest"]
 
 _PIN = re.compile(r"sha256(?::([0-9A-Fa-f]{64})|-([A-Za-z0-9_-]{43}))")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """Nodes, the user who logs in there, and the check of their certificates. Hashable, and free of secrets.
+
+    ``urls``: ``https://host:port``, tried in turn; each may carry the pin of its own certificate,
+    ``?pin=sha256-…``, like an endpoint. ``pin``: for URLs without one; ``ca``: authorities instead of a pin.
+    """
+
+    urls: tuple[str, ...]
+    user: str
+    password_file: Path
+    pin: str | None = None
+    ca: Path | None = None
+
+    def client(self) -> AdminClient:
+        """A client that logs in with the password in ``password_file``.
+
+        :raises ConfigError: that file cannot be read, or others can read it; a URL, pin or authority is not
+            usable (the caller's fault).
+        """
+        from garlicfarm.client.admin import AdminClient
+
+        password = read_private_file(self.password_file).strip()
+        return AdminClient(self.urls, user=self.user, password=password, pin=self.pin, ca=self.ca)
 
 
 def node_address(text: str) -> tuple[str, str | None]:

@@ -20,11 +20,12 @@ MAX_VALUE_BYTES = 1 << 20
 Gone = Literal["fail", "skip", "state"]
 """What to do where entries were deleted: end the query, continue at the first one left, or at the
 application's state."""
-Extent = Callable[[str, int, int, int], tuple[int, int]]
-"""(farm, after, upto, max_bytes) → (last index of as many bytes, these bytes), as `NodeReader.extent`."""
+Extent = Callable[[str, str, int, int, int], tuple[int, int]]
+"""(farm, farm_id, after, upto, max_bytes) → (last index of as many bytes, these bytes), as
+`NodeReader.extent`."""
 
-State = Callable[[str, int], tuple[int, bytes]]
-"""(farm, least) → (index, snapshot) of its application, at ``least`` or later, as `NodeReader.state`."""
+State = Callable[[str, str, int], tuple[int, bytes]]
+"""(farm, farm_id, least) → (index, snapshot) of its application, as `NodeReader.state`."""
 
 _log = logging.getLogger("garlicfarm.spark")
 
@@ -177,7 +178,7 @@ def _step(
     begun = None if position is None else after
     if begin is None:
         assert state is not None
-        index, snapshot = state(farm, head.first_index - 1)
+        index, snapshot = state(farm, head.farm_id, head.first_index - 1)
         return _Step(farm, head.farm_id, begun, index, index, snapshot, past)
     return _Step(farm, head.farm_id, begun, begin, max(begin, last), None, past)
 
@@ -190,7 +191,7 @@ def _bound_bytes(steps: Iterable[_Step], max_bytes: int, extent: Extent) -> None
         share = max(1, max_bytes // (len(left) + 1))
         used = step.size * MAX_VALUE_BYTES
         if used > share:
-            step.end, used = extent(step.farm, step.begin, step.end, share)
+            step.end, used = extent(step.farm, step.farm_id, step.begin, step.end, share)
         max_bytes -= used
 
 

@@ -1,4 +1,4 @@
-"""Connections to nodes, shared by all farms that a process reads there.
+"""Connections to nodes.
 
 Imported only where a connection is opened: importing httpx would make a worker start too slowly.
 """
@@ -6,59 +6,34 @@ Imported only where a connection is opened: importing httpx would make a worker 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from garlicfarm.client.trust import client_tls, node_address
+from garlicfarm.client.trust import NodeAccess, client_tls, node_address
 from garlicfarm.credentials.private_files import read_private_file
 
-__all__ = ["Login", "NodeClients"]
+__all__ = ["connect"]
 
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0  # shorter than the listener's
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user of a node, and how the node's certificate is checked: by ``pin``, else by ``ca``, else by the
-    system's authorities."""
+def connect(url: str, nodes: NodeAccess) -> tuple[str, httpx.Client]:
+    """The node's address without a pin, and a client for it, which the caller closes.
 
-    user: str
-    password_file: Path
-    pin: str | None
-    ca: Path | None
-
-
-class NodeClients:
-    """HTTP clients, one for each node and login. Their owner closes them; feeds that share them do not."""
-
-    def __init__(self) -> None:
-        self._clients: dict[tuple[str, Login], httpx.Client] = {}
-
-    def client(self, url: str, login: Login) -> tuple[str, httpx.Client]:
-        """The node's address without a pin, and the client for it.
-
-        :param url: ``https://host:port``, with or without its own pin.
-        :raises ConfigError: an unusable URL, pin, authority or password file.
-        """
-        address, pin = node_address(url)
-        if (url, login) not in self._clients:
-            self._clients[url, login] = httpx.Client(
-                auth=FilePassword(login.user, login.password_file),
-                verify=client_tls(pin=pin or login.pin, ca=login.ca),
-                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-                trust_env=False,
-            )
-        return address, self._clients[url, login]
-
-    def close(self) -> None:
-        """Close all connections."""
-        while self._clients:
-            self._clients.popitem()[1].close()
+    :param url: that of one of ``nodes``.
+    :raises ConfigError: an unusable URL, pin, authority or password file.
+    """
+    address, pin = node_address(url)
+    return address, httpx.Client(
+        auth=FilePassword(nodes.user, nodes.password_file),
+        verify=client_tls(pin=pin or nodes.pin, ca=nodes.ca),
+        timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+        trust_env=False,
+    )
 
 
 class FilePassword(httpx.Auth):

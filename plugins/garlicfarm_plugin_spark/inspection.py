@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import newest_batch
 from garlicfarm_plugin_spark.directory import Directory, HadoopDirectory, LocalDirectory, is_uri, location
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
 
@@ -21,14 +22,14 @@ POLICY = ("interval_ms", "R", "margin", "lifetime_ms", "weights", "overrides", "
 
 
 def inspect(
-    checkpoint: str, scratch: Path, conf: Mapping[str, str], nodes: Nodes | None, verbosity: int = 0
+    checkpoint: str, scratch: Path, conf: Mapping[str, str], nodes: NodeAccess | None, verbosity: int = 0
 ) -> list[dict[str, Any]]:
     """A row for each farm, by name, as of the newest batch that is done. Blocks, for half a minute.
 
     :param checkpoint: a path or a URI.
     :param scratch: an empty directory.
     :param conf: settings of Spark.
-    :param nodes: tell the lag; their ``farm`` is not used.
+    :param nodes: tell the lag.
     :raises ConfigError: there is no such state, or Java or Spark is not usable.
     :raises UnreachableError, AuthError: of the nodes, or of the file system.
     """

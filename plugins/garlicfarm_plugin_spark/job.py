@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.options import MAX_ENTRIES
 from garlicfarm_plugin_spark.ranking import Rows
 
@@ -23,7 +24,7 @@ ROWS_BYTES, MEMBER_BYTES = 1 << 28, 1 << 10
 class Job:
     """What to run.
 
-    ``farms``: names; none: all that ``nodes`` have, whose own ``farm`` is not used. ``checkpoint``: a path,
+    ``farms``: names; none: all that ``nodes`` have. ``checkpoint``: a path,
     or a URI of any file system that Spark's Hadoop knows. ``scratch``: an empty directory for the lifetime of
     the job. ``sink``: ``console``, ``memory``, ``garlicfarm``, or ``parquet:`` and a path or URI. ``rows``:
     see `rankings`. ``query``: the name by which nodes know the query; the sink ``garlicfarm`` needs it.
@@ -32,7 +33,7 @@ class Job:
     ``verify``: compare states with the nodes'. ``metrics``: host and port to serve them.
     """
 
-    nodes: Nodes
+    nodes: NodeAccess
     farms: tuple[str, ...]
     checkpoint: str
     scratch: Path

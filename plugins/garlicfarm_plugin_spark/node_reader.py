@@ -9,18 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from garlicfarm.errors import (
     AuthError,
     Compacted,
     ConfigError,
+    EntryRefused,
     FarmReplaced,
     GarlicFarmError,
+    RankingConflict,
     RemoteProtocolError,
     UnreachableError,
 )
@@ -28,10 +29,10 @@ from garlicfarm.errors import (
 if TYPE_CHECKING:
     import httpx
 
+    from garlicfarm.client.trust import NodeAccess
     from garlicfarm.feed import Entry
-    from garlicfarm_plugin_spark.clients import NodeClients
 
-__all__ = ["FarmHead", "NodeReader", "Nodes", "close_readers", "open_reader"]
+__all__ = ["FarmHead", "NodeReader", "close_readers", "open_reader"]
 
 T = TypeVar("T")
 
@@ -43,32 +44,12 @@ TURNS = 3  # how often each node is tried in a row without any progress
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """The nodes of a farm, and the user that logs in there. Hashable, and free of secrets.
-
-    ``urls``: ``https://host:port``, tried in turn; each may carry the pin of its own certificate,
-    ``?pin=sha256-…``, like an endpoint. ``pin``: for URLs without one; ``ca``: authorities instead of a pin.
-    """
-
-    urls: tuple[str, ...]
-    farm: str
-    user: str
-    password_file: Path
-    pin: str | None = None
-    ca: Path | None = None
-
-    def of(self, farm: str) -> Nodes:
-        """The same nodes, for another of their farms."""
-        return replace(self, farm=farm)
-
-
-@dataclass(frozen=True, slots=True)
 class FarmHead:
-    """A farm at one moment: its id (32 hex digits), its application (None: unknown), the oldest index still
-    in the log, and the newest committed index."""
+    """A farm at one moment: its id (32 hex digits), its application, the oldest index still in the log, and
+    the newest committed index."""
 
     farm_id: str
-    application: str | None
+    application: str
     first_index: int
     commit_index: int
 
@@ -78,45 +59,33 @@ class _Node:
     url: str
     client: httpx.Client
 
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """A success. ``more``: as for `httpx.Client.request`."""
+        with _mapped(self.url):
+            response = self.client.request(method, self.url + path, **more)
+        _check(self.url, response)
+        return response
+
 
 class NodeReader:
-    """Reads one farm. Created by `open_reader`, used by one thread at a time.
+    """Reads farms of nodes, and stores rankings of them there. Used by one thread at a time.
 
     Methods raise `UnreachableError` (no node gives a usable answer), `AuthError` (password, role, or
     the wrong certificate), `ConfigError` (no such farm, or another one with that name).
     """
 
-    def __init__(self, nodes: Nodes, clients: NodeClients | None = None) -> None:
-        """Raises `ConfigError`: an unusable URL, pin, authority or password file.
-
-        :param clients: connections to share with other feeds. None: its own ones.
-        """
-        from garlicfarm_plugin_spark.clients import Login, NodeClients
+    def __init__(self, nodes: NodeAccess) -> None:
+        """Raises `ConfigError`: an unusable URL, pin, authority or password file."""
+        from garlicfarm_plugin_spark.clients import connect
 
         if not nodes.urls:
             raise ConfigError(["no admin URL given"])
-        self._farm = nodes.farm
-        self._own = NodeClients() if clients is None else None
-        login = Login(nodes.user, nodes.password_file, nodes.pin, nodes.ca)
-        shared = clients or self._own
-        assert shared is not None
-        self._nodes = [_Node(*shared.client(url, login)) for url in nodes.urls]
+        self._nodes = [_Node(*connect(url, nodes)) for url in nodes.urls]
 
     def close(self) -> None:
-        """Close the connections, unless they are shared."""
-        if self._own is not None:
-            self._own.close()
-
-    def farms(self) -> list[str]:
-        """The names of all farms of the first node that answers."""
-        return list(self.heads())
-
-    def head(self, farm_id: str | None = None) -> FarmHead:
-        """The farm according to the first node that answers.
-
-        :param farm_id: 32 hex digits; `ConfigError` if the farm has another id.
-        """
-        return self.heads((self._farm,), {} if farm_id is None else {self._farm: farm_id})[self._farm]
+        """Close the connections."""
+        for node in self._nodes:
+            node.client.close()
 
     def heads(
         self,
@@ -134,7 +103,7 @@ class NodeReader:
             asked for it, and the head is that of one that has it.
         :param strict: whether it is an `UnreachableError` if a node that may have it does not answer.
         """
-        found = self._in_turn(self._heads)
+        found = self._in_turn(_heads)
         _check_heads(self._nodes[0].url, found, required, ids)
         lost = {
             farm: index
@@ -144,7 +113,7 @@ class NodeReader:
         silent = []
         for node in self._nodes[1:] if lost else []:
             try:
-                there = self._heads(node)
+                there = _heads(node)
             except UnreachableError as error:
                 silent.append(error.cause)
                 continue
@@ -165,30 +134,37 @@ class NodeReader:
             )
         return found
 
-    def ranking(self) -> bytes:
+    def ranking(self, farm: str) -> bytes:
         """The body of ``GET …/ranking``."""
-        return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
+        return self._in_turn(lambda node: node.ask("GET", _path(farm, "ranking")).content)
 
     def report(self, farm: str, query: str, index: int) -> None:
         """Report to the node that answered last that ``query`` has read ``farm`` up to ``index``. Only people
         use these reports, so no other node is tried, and the timeout is short."""
-        node = self._nodes[0]
-        path = f"/v1/farms/{quote(farm, safe='')}/readers/{quote(query, safe='')}"
-        with _mapped(node.url):
-            response = node.client.put(node.url + path, params={"index": index}, timeout=REPORT_TIMEOUT_S)
-        _check(node.url, response)
+        path = _path(farm, f"readers/{quote(query, safe='')}")
+        self._nodes[0].ask("PUT", path, params={"index": index}, timeout=REPORT_TIMEOUT_S)
 
-    def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]:
+    def put_ranking(self, farm: str, query: str, batch: int, ranking: bytes, *, asof: int, run: str) -> None:
+        """Store a ranking, the body of ``GET …/ranking`` at the index ``asof``, at the first node that takes
+        it. It may be there already.
+
+        :raises RankingConflict: it contradicts the last one of this run, or there are too many queries.
+        :raises EntryRefused: it is too large.
+        """
+        path, params = _path(farm, f"rankings/{quote(query, safe='')}/{batch}"), {"asof": asof, "run": run}
+        self._in_turn(lambda node: node.ask("PUT", path, params=params, content=ranking))
+
+    def extent(self, farm: str, farm_id: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
         """How far a batch of at most ``max_bytes`` bytes of values reaches: its last index, from ``after`` +
         1 (one entry is always in it) to ``upto``, and its bytes.
 
         :raises Compacted: the entry after ``after`` was deleted, at every node that answers.
         """
-
         last, size = after, 0
         while last < upto and size < max_bytes:
             asked = min(upto, last + MAX_RANGE)
-            found, more = self._in_turn(partial(self._extent, last, asked, max_bytes - size, farm_id))
+            params = {"after": last, "limit": asked - last, "max_bytes": max_bytes - size}
+            found, more = self._in_turn(partial(_extent, farm, farm_id, params))
             if last > after and size + more > max_bytes:
                 break
             last, size = found, size + more
@@ -196,44 +172,16 @@ class NodeReader:
                 break
         return last, size
 
-    def _extent(self, after: int, upto: int, max_bytes: int, farm_id: str, node: _Node) -> tuple[int, int]:
-        query = {"after": after, "limit": upto - after, "max_bytes": max_bytes}
-        response = self._get(node, self._path("log/extent"), query)
-        self._check_farm(node, response, farm_id)
-        try:
-            found = response.json()
-            last, size = int(found["upto"]), int(found["bytes"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise _no_admin_api(node.url) from error
-        if last <= after:
-            raise UnreachableError(f"{node.url} has not reached index {after + 1}")
-        return last, size
-
-    def state(self, farm_id: str, least: int = 0) -> tuple[int, bytes]:
+    def state(self, farm: str, farm_id: str, least: int = 0) -> tuple[int, bytes]:
         """(index, snapshot) of the application, of the first node that has reached the index ``least``."""
+        return self._in_turn(partial(_state, farm, farm_id, "state", least))
 
-        def ask(node: _Node) -> tuple[int, bytes]:
-            response = self._get(node, self._path("state"))
-            self._check_farm(node, response, farm_id)
-            index = int(response.headers["Garlic-Farm-Next-After"])
-            if index < least:
-                raise UnreachableError(f"{node.url} has not reached index {least}")
-            return index, response.content
-
-        return self._in_turn(ask)
-
-    def oldest_state(self, farm_id: str) -> tuple[int, bytes]:
+    def oldest_state(self, farm: str, farm_id: str) -> tuple[int, bytes]:
         """(index, snapshot): the oldest that the entries of the first node that answers continue. 0 and no
         bytes: they begin at index 1."""
+        return self._in_turn(partial(_state, farm, farm_id, "state/oldest", 0))
 
-        def ask(node: _Node) -> tuple[int, bytes]:
-            response = self._get(node, self._path("state/oldest"))
-            self._check_farm(node, response, farm_id)
-            return int(response.headers["Garlic-Farm-Next-After"]), response.content
-
-        return self._in_turn(ask)
-
-    def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
+    def entries(self, farm: str, farm_id: str, after: int, upto: int) -> Iterator[Sequence[Entry]]:
         """All committed entries with ``after`` < index ≤ ``upto``, in order, as they arrive.
 
         An answer that breaks off is continued, at another node if necessary.
@@ -244,7 +192,7 @@ class NodeReader:
         while after < upto:
             before = after
             try:
-                for entries in self._page(self._nodes[0], after, upto, farm_id):
+                for entries in _page(farm, farm_id, after, upto, self._nodes[0]):
                     after = entries[-1].index
                     yield entries
                 if after == before:
@@ -257,62 +205,6 @@ class NodeReader:
                 self._turn()
             else:
                 problems = []
-
-    def _page(self, node: _Node, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
-        from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder
-
-        query = {
-            "after": str(after),
-            "limit": str(min(upto - after, MAX_RANGE)),
-            "types": "all",
-            "wait_s": str(WAIT_S),
-        }
-        with (
-            _mapped(node.url),
-            node.client.stream(
-                "GET", node.url + self._path("log"), params=query, headers={"Accept": MEDIA_TYPE}
-            ) as response,
-        ):
-            if not response.is_success:
-                response.read()
-            _check(node.url, response)
-            self._check_farm(node, response, farm_id)
-            decoder = RecordDecoder()
-            for data in response.iter_bytes():
-                if entries := decoder.receive_data(data):
-                    yield entries
-            decoder.receive_eof()
-
-    def _heads(self, node: _Node) -> dict[str, FarmHead]:
-        response = self._get(node, "/v1/farms")
-        try:
-            return {
-                str(row["name"]): FarmHead(
-                    str(row["farm_id"]),
-                    str(row["application"]),
-                    int(row["first_index"]),
-                    int(row["commit_index"]),
-                )
-                for row in response.json()["farms"]
-            }
-        except (LookupError, TypeError, ValueError) as error:
-            raise _no_admin_api(node.url) from error
-
-    def _check_farm(self, node: _Node, response: httpx.Response, farm_id: str) -> None:
-        found = response.headers.get("Garlic-Farm-Id")
-        if found is None:
-            raise _no_admin_api(node.url)
-        if found != farm_id:
-            raise FarmReplaced([_another_farm(node.url, self._farm, found, farm_id)])
-
-    def _path(self, what: str) -> str:
-        return f"/v1/farms/{quote(self._farm, safe='')}/{what}"
-
-    def _get(self, node: _Node, path: str, query: Mapping[str, int] | None = None) -> httpx.Response:
-        with _mapped(node.url):
-            response = node.client.get(node.url + path, params=query)
-        _check(node.url, response)
-        return response
 
     def _in_turn(self, ask: Callable[[_Node], T]) -> T:
         silent, gone, without = [], None, None
@@ -337,19 +229,13 @@ class NodeReader:
         time.sleep(0.05)
 
 
-_readers: dict[Nodes, NodeReader] = {}
-_clients: list[NodeClients] = []  # those of `_readers`; none or one
+_readers: dict[NodeAccess, NodeReader] = {}
 
 
-def open_reader(nodes: Nodes) -> NodeReader:
-    """The reader of ``nodes``. A process has one for each, and all of them share one client for each
-    node. Raises as `NodeReader`."""
+def open_reader(nodes: NodeAccess) -> NodeReader:
+    """The reader of ``nodes``, of which a process has one. Raises as `NodeReader`."""
     if nodes not in _readers:
-        if not _clients:
-            from garlicfarm_plugin_spark.clients import NodeClients
-
-            _clients.append(NodeClients())
-        _readers[nodes] = NodeReader(nodes, _clients[0])
+        _readers[nodes] = NodeReader(nodes)
     return _readers[nodes]
 
 
@@ -357,8 +243,81 @@ def close_readers() -> None:
     """Close what `open_reader` opened in this process."""
     while _readers:
         _readers.popitem()[1].close()
-    while _clients:
-        _clients.pop().close()
+
+
+# What one node answers
+
+
+def _heads(node: _Node) -> dict[str, FarmHead]:
+    response = node.ask("GET", "/v1/farms")
+    try:
+        return {
+            str(row["name"]): FarmHead(
+                str(row["farm_id"]),
+                str(row["application"]),
+                int(row["first_index"]),
+                int(row["commit_index"]),
+            )
+            for row in response.json()["farms"]
+        }
+    except (LookupError, TypeError, ValueError) as error:
+        raise _no_admin_api(node.url) from error
+
+
+def _extent(farm: str, farm_id: str, params: Mapping[str, int], node: _Node) -> tuple[int, int]:
+    response = node.ask("GET", _path(farm, "log/extent"), params=params)
+    _check_farm(node, response, farm, farm_id)
+    try:
+        found = response.json()
+        last, size = int(found["upto"]), int(found["bytes"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise _no_admin_api(node.url) from error
+    if last <= params["after"]:
+        raise UnreachableError(f"{node.url} has not reached index {params['after'] + 1}")
+    return last, size
+
+
+def _state(farm: str, farm_id: str, what: str, least: int, node: _Node) -> tuple[int, bytes]:
+    response = node.ask("GET", _path(farm, what))
+    _check_farm(node, response, farm, farm_id)
+    index = int(response.headers["Garlic-Farm-Next-After"])
+    if index < least:
+        raise UnreachableError(f"{node.url} has not reached index {least}")
+    return index, response.content
+
+
+def _page(farm: str, farm_id: str, after: int, upto: int, node: _Node) -> Iterator[Sequence[Entry]]:
+    from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder
+
+    params = {
+        "after": str(after),
+        "limit": str(min(upto - after, MAX_RANGE)),
+        "types": "all",
+        "wait_s": str(WAIT_S),
+    }
+    url, headers = node.url + _path(farm, "log"), {"Accept": MEDIA_TYPE}
+    with _mapped(node.url), node.client.stream("GET", url, params=params, headers=headers) as response:
+        if not response.is_success:
+            response.read()
+        _check(node.url, response)
+        _check_farm(node, response, farm, farm_id)
+        decoder = RecordDecoder()
+        for data in response.iter_bytes():
+            if entries := decoder.receive_data(data):
+                yield entries
+        decoder.receive_eof()
+
+
+def _check_farm(node: _Node, response: httpx.Response, farm: str, farm_id: str) -> None:
+    found = response.headers.get("Garlic-Farm-Id")
+    if found is None:
+        raise _no_admin_api(node.url)
+    if found != farm_id:
+        raise FarmReplaced([_another_farm(node.url, farm, found, farm_id)])
+
+
+def _path(farm: str, what: str) -> str:
+    return f"/v1/farms/{quote(farm, safe='')}/{what}"
 
 
 @contextmanager
@@ -384,7 +343,7 @@ def _check(url: str, response: httpx.Response) -> None:
     if response.is_success:
         return  # the content may still be arriving
     failed = failure(Answer(response.status_code, dict(response.headers), response.content), url)
-    if isinstance(failed, AuthError | Compacted | ConfigError):
+    if isinstance(failed, AuthError | Compacted | ConfigError | EntryRefused | RankingConflict):
         raise failed
     if failed is not None:
         raise UnreachableError(str(failed)) from failed

@@ -6,16 +6,27 @@ Spark passes names in lower case, and values as text. The meaning of each: docs/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
-from garlicfarm_plugin_spark.node_reader import Nodes
 
-__all__ = ["ALL_FARMS", "DEFAULTS", "OPTIONS", "FarmsOfNodes", "SourceOptions", "Start", "read_options"]
+if TYPE_CHECKING:
+    from garlicfarm.client.trust import NodeAccess
+
+__all__ = [
+    "ALL_FARMS",
+    "DEFAULTS",
+    "OPTIONS",
+    "FarmsOfNodes",
+    "GivenOptions",
+    "SourceOptions",
+    "Start",
+    "read_options",
+]
 
 ALL_FARMS = "*"
 MAX_ENTRIES = 20_000
@@ -45,9 +56,9 @@ _LONG = 2**63
 
 @dataclass(frozen=True, slots=True)
 class FarmsOfNodes:
-    """``farms`` of ``nodes``; None: all that it has and that run ``application``, or any if that is None."""
+    """``farms`` of ``nodes``; None: all that they have and that run ``application`` (None: any)."""
 
-    nodes: Nodes
+    nodes: NodeAccess
     farms: tuple[str, ...] | None
     application: str | None = None
 
@@ -102,24 +113,74 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
 
     Raises `ConfigError` (the user's fault) with everything that is missing, unknown or wrong.
     """
-    return _Reader(options).read()
+    return _SourceOptions(options, OPTIONS).read()
 
 
-class _Reader:
-    def __init__(self, options: Mapping[str, str]) -> None:
+class GivenOptions:
+    """Reads options by name, in any case. ``problems``: what is wrong with those that were read, and those of
+    other names than ``names``, but for ``ignored``. ``urls``: those of ``url.NAME``, by NAME in lower case as
+    Spark passes it."""
+
+    def __init__(
+        self, options: Mapping[str, str], names: Collection[str], ignored: Collection[str] = ()
+    ) -> None:
         self.problems: list[str] = []
-        self._values: dict[str, str] = {}
-        self._urls: dict[str, tuple[str, ...]] = {}  # by farm, in lower case as Spark passes it
-        known = {name.lower(): name for name in OPTIONS}
+        self.values: dict[str, str] = {}
+        self.urls: dict[str, tuple[str, ...]] = {}
+        known = {name.lower(): name for name in names}
         for key, value in options.items():
             name = known.get(key.lower())
             if name is not None:
-                self._values[name] = value.replace(",", " ").strip() if name == "farm" else value.strip()
+                self.values[name] = value.strip()
             elif key.lower().startswith("url."):
-                self._urls[key[len("url.") :].lower()] = tuple(value.split())
-            else:
-                self.problems.append(f"the option {key} is unknown{did_you_mean(key, OPTIONS)}")
+                self.urls[key[len("url.") :].lower()] = tuple(value.split())
+            elif key.lower() not in ignored:
+                self.problems.append(f"the option {key} is unknown{did_you_mean(key, names)}")
 
+    def check(self) -> None:
+        """Raises `ConfigError`: there are problems."""
+        if self.problems:
+            raise ConfigError([*dict.fromkeys(self.problems)])
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name, "")
+        if not value:
+            self.problems.append(f"the option {name} is missing")
+        return value
+
+    def flag(self, name: str) -> bool:
+        text = self.values.get(name, DEFAULTS[name]).lower()
+        if text not in ("true", "false"):
+            self.problems.append(f"{name} is {text!r}, not true or false")
+        return text == "true"
+
+    def name(self, option: str) -> str | None:
+        value = self.values.get(option)
+        if value is not None and not is_farm_name(value):
+            self.problems.append(f"{option} is {value!r}, not {FARM_NAME_RULE}")
+        return value
+
+    def access(self, urls: Iterable[str]) -> NodeAccess:
+        """The nodes at these URLs."""
+        from garlicfarm.client.trust import NodeAccess, node_address, pin_digest  # imports ssl: too slow
+
+        urls = tuple(urls)
+        pin, ca = self.values.get("pin"), self.values.get("ca")
+        for url in urls:
+            self._check(node_address, url)
+        if pin is not None:
+            self._check(pin_digest, pin)
+        user, file = self.text("user"), Path(self.text("passwordFile"))
+        return NodeAccess(urls, user, file, pin, None if ca is None else Path(ca))
+
+    def _check(self, rule: Callable[[str], object], text: str) -> None:
+        try:
+            rule(text)
+        except ConfigError as error:
+            self.problems += error.problems
+
+
+class _SourceOptions(GivenOptions):
     def read(self) -> SourceOptions:
         found = SourceOptions(
             sources=self._nodes(),
@@ -128,14 +189,13 @@ class _Reader:
             max_entries=self._number("maxEntriesPerTrigger"),
             max_bytes=self._bytes("maxBytesPerTrigger"),
             min_partitions=self._number("minPartitions"),
-            strict=self._flag("failOnDataLoss"),
-            pushdown=self._flag("pushdown"),
-            query=self._query(),
-            given=frozenset(self._values),
+            strict=self.flag("failOnDataLoss"),
+            pushdown=self.flag("pushdown"),
+            query=self.name("query"),
+            given=frozenset(self.values),
         )
         self._one_farm_for_an_index(found)
-        if self.problems:
-            raise ConfigError(self.problems)
+        self.check()
         return found
 
     def _one_farm_for_an_index(self, found: SourceOptions) -> None:
@@ -145,9 +205,9 @@ class _Reader:
                 self.problems.append(f"{name} is an index of one farm, and the option farm names several")
 
     def _nodes(self) -> tuple[FarmsOfNodes, ...]:
-        from garlicfarm.client.trust import node_address, pin_digest
-
-        names = tuple(dict.fromkeys(self._text("farm").split()))
+        names = tuple(dict.fromkeys(self.values.get("farm", "").replace(",", " ").split()))
+        if not names:
+            self.problems.append("the option farm is missing")
         every = names == (ALL_FARMS,)
         if not every:
             self.problems += [
@@ -155,8 +215,8 @@ class _Reader:
                 for name in names
                 if not is_farm_name(name)
             ]
-        own = {name: self._urls[name.lower()] for name in names if name.lower() in self._urls}
-        for name in sorted(self._urls.keys() - {name.lower() for name in own}):
+        own = {name: self.urls[name.lower()] for name in names if name.lower() in self.urls}
+        for name in sorted(self.urls.keys() - {name.lower() for name in own}):
             self.problems.append(f"url.{name} is for a farm that the option farm does not name")
         for name in own:
             if any(name != other and name.lower() == other.lower() for other in names):
@@ -166,49 +226,18 @@ class _Reader:
         common = tuple(name for name in names if name not in own)
         groups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         if common or not own:
-            groups.append((tuple(self._text("url").split()), common))
+            groups.append((tuple(self.text("url").split()), common))
         groups += [(urls, (name,)) for name, urls in own.items()]
-        for url in [url for urls, _ in groups for url in urls]:
-            self._check(node_address, url)
-        if "pin" in self._values:
-            self._check(pin_digest, self._values["pin"])
-        application = self._values.get("application")
+        application = self.values.get("application")
         if application is not None and not every:
             self.problems.append("application selects farms, and the option farm names them: leave it out")
-        user, file = self._text("user"), self._text("passwordFile")
-        if self.problems:
-            return ()
-        pin, ca = self._values.get("pin"), self._path("ca")
-        return tuple(
-            FarmsOfNodes(
-                Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms, application
-            )
-            for urls, farms in groups
-        )
-
-    def _check(self, rule: Callable[[str], object], text: str) -> None:
-        try:
-            rule(text)
-        except ConfigError as error:
-            self.problems += error.problems
-
-    def _text(self, name: str) -> str:
-        value = self._values.get(name, "")
-        if not value:
-            self.problems.append(f"the option {name} is missing")
-        return value
-
-    def _path(self, name: str) -> Path | None:
-        return Path(self._values[name]) if name in self._values else None
-
-    def _query(self) -> str | None:
-        name = self._values.get("query")
-        if name is not None and not is_farm_name(name):
-            self.problems.append(f"query is {name!r}, not {FARM_NAME_RULE}")
-        return name
+        found = [
+            FarmsOfNodes(self.access(urls), None if every else farms, application) for urls, farms in groups
+        ]
+        return () if self.problems else tuple(found)
 
     def _start(self) -> Start:
-        text = self._values.get("startingIndex", DEFAULTS["startingIndex"])
+        text = self.values.get("startingIndex", DEFAULTS["startingIndex"])
         match text:
             case "earliest" | "latest" | "state":
                 return text
@@ -220,7 +249,7 @@ class _Reader:
         return "earliest"
 
     def _end(self) -> int | None:
-        text = self._values.get("endingIndex", DEFAULTS["endingIndex"])
+        text = self.values.get("endingIndex", DEFAULTS["endingIndex"])
         if text == "latest":
             return None
         if re.fullmatch("[0-9]{1,19}", text) and 0 < int(text) < _LONG:
@@ -229,22 +258,16 @@ class _Reader:
         return None
 
     def _number(self, name: str) -> int:
-        text = self._values.get(name, DEFAULTS[name])
+        text = self.values.get(name, DEFAULTS[name])
         if re.fullmatch("[0-9]{1,9}", text) and int(text):
             return int(text)
         self.problems.append(f"{name} is {text!r}, not a number from 1 to 999999999")
         return 1
 
     def _bytes(self, name: str) -> int:
-        text = self._values.get(name, DEFAULTS[name])
+        text = self.values.get(name, DEFAULTS[name])
         match = re.fullmatch("([0-9]{1,12})([kmg]?)b?", text.lower())
         if match and int(match[1]):
             return int(match[1]) * _UNITS[match[2]]
         self.problems.append(f"{name} is {text!r}, not a number of bytes from 1, as 67108864, 65536k or 64m")
         return 1
-
-    def _flag(self, name: str) -> bool:
-        text = self._values.get(name, DEFAULTS[name]).lower()
-        if text not in ("true", "false"):
-            self.problems.append(f"{name} is {text!r}, not true or false")
-        return text == "true"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import Compacted, ConfigError, StorageMissing
 from garlicfarm.feed import Entry
 from garlicfarm.names import is_farm_name
 from garlicfarm.storage import DataDirectory, read_committed, read_genesis
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.ranking import STATE, Row
 
 __all__ = ["RecordedLog", "read_directory", "read_nodes"]
@@ -59,7 +60,7 @@ def read_directory(path: Path, farm: str | None) -> Iterator[RecordedLog]:
 
 
 @contextmanager
-def read_nodes(nodes: Nodes) -> Iterator[RecordedLog]:
+def read_nodes(nodes: NodeAccess, farm: str) -> Iterator[RecordedLog]:
     """The log of the first of ``nodes`` that answers: from index 1, else from the oldest state that the node
     has. The errors can come while its rows are read.
 
@@ -68,17 +69,17 @@ def read_nodes(nodes: Nodes) -> Iterator[RecordedLog]:
     """
     with closing(NodeReader(nodes)) as reader:
         try:
-            head = reader.head()
-            _check_application(nodes.farm, head.application)
-            begins, snapshot = reader.oldest_state(head.farm_id)
+            head = reader.heads((farm,))[farm]
+            _check_application(farm, head.application)
+            begins, snapshot = reader.oldest_state(farm, head.farm_id)
             state = [(begins, 0, STATE, snapshot)] if begins else []
-            pieces = reader.entries(begins, head.commit_index, head.farm_id)
+            pieces = reader.entries(farm, head.farm_id, begins, head.commit_index)
             rows = chain(state, chain.from_iterable(map(_rows, pieces)))
-            yield RecordedLog(nodes.farm, head.farm_id, rows)
+            yield RecordedLog(farm, head.farm_id, rows)
         except Compacted as gone:
             raise ConfigError(
                 [
-                    f"the nodes deleted entries of {nodes.farm} up to index {gone.first_index - 1} just now:"
+                    f"the nodes deleted entries of {farm} up to index {gone.first_index - 1} just now:"
                     " try again"
                 ]
             ) from gone

@@ -113,11 +113,8 @@ async def run(job: Job, viewer: Viewer) -> None:
 
 def most_members(job: Job, farms: Iterable[str]) -> int:
     """Of the largest of these farms, by its ranking at a node. Raises as `NodeReader`."""
-    found = [0]
-    for farm in farms:
-        with closing(NodeReader(job.nodes.of(farm))) as reader:
-            found.append(len(json.loads(reader.ranking())["members"]))
-    return max(found)
+    with closing(NodeReader(job.nodes)) as reader:
+        return max((len(json.loads(reader.ranking(farm))["members"]) for farm in farms), default=0)
 
 
 def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,19 +34,19 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback
+from garlicfarm_plugin_spark.node_reader import NodeReader
+from garlicfarm_plugin_spark.options import GivenOptions
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from garlicfarm.client import AdminClient
+    from garlicfarm.client.trust import NodeAccess
 
 __all__ = ["RankingWriter"]
 
-REQUIRED = ("url", "user", "passwordFile", "query")
-OPTIONAL = ("pin", "ca", "run", "failOnDataLoss")
+OPTIONS = ("url", "user", "passwordFile", "query", "pin", "ca", "run", "failOnDataLoss")
 COLUMNS = ("farm", "farm_id", "log_index", "ranking")
 _log = logging.getLogger("garlicfarm.spark")
 _OF_SPARK = ("checkpointlocation", "queryname")
@@ -75,33 +76,18 @@ class RankingWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, fresh_run: str) -> None:
-        problems = [f"the option {name} is missing" for name in REQUIRED if not options.get(name)]
-        known = {name.lower() for name in (*REQUIRED, *OPTIONAL)} | {*_OF_SPARK}
-        problems += [
-            f"the option {name} is unknown{did_you_mean(name, (*REQUIRED, *OPTIONAL))}"
-            for name in options
-            if name.lower() not in known and not name.lower().startswith("url.")
-        ]
-        for name in ("query", "run"):
-            if options.get(name) and not is_farm_name(options[name]):
-                problems.append(f"{name} is {options[name]!r}, not {FARM_NAME_RULE}")
-        strict = options.get("failOnDataLoss", "true").lower()
-        if strict not in ("true", "false"):
-            problems.append(f"failOnDataLoss is {strict!r}, not true or false")
-        problems += [
+        given = GivenOptions(options, OPTIONS, _OF_SPARK)
+        self._nodes = given.access(given.text("url").split())
+        self._nodes_of = {farm: given.access(urls) for farm, urls in given.urls.items()}  # in lower case
+        self._query = given.name("query") or given.text("query")
+        self._run = given.name("run")
+        self._strict = given.flag("failOnDataLoss")
+        given.problems += [
             f"the rows have no column {name}: the sink takes those of rankings()"
             for name in COLUMNS
             if name not in schema.fieldNames()
         ]
-        if problems:
-            raise ConfigError(problems)
-        self._options = {name: options[name] for name in (*REQUIRED, *OPTIONAL) if name in options}
-        self._urls = {  # by farm, in lower case as Spark passes it
-            name.lower().removeprefix("url."): value
-            for name, value in options.items()
-            if name.lower().startswith("url.")
-        }
-        self._strict = strict == "true"
+        given.check()
         self._checkpoint = options.get("checkpointLocation")
         self._fresh_run = fresh_run
 
@@ -116,66 +102,37 @@ class RankingWriter(DataSourceStreamArrowWriter):
 
     @hide_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        import trio
-
         newest: dict[str, Ranking] = {}
         for message in messages:
             assert isinstance(message, Newest)  # none is None: all tasks have succeeded
             for ranking in message.rankings:
                 if ranking.farm_id not in newest or newest[ranking.farm_id].index < ranking.index:
                     newest[ranking.farm_id] = ranking
-        if newest:
-            trio.run(self._store, list(newest.values()), batchId)
+        of_nodes: dict[NodeAccess, list[Ranking]] = {}
+        for ranking in newest.values():
+            of_nodes.setdefault(self._nodes_of.get(ranking.farm.lower(), self._nodes), []).append(ranking)
+        for nodes, rankings in of_nodes.items():
+            with closing(NodeReader(nodes)) as reader:
+                self._store(reader, rankings, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing was stored before `commit`, which is repeated."""
 
-    async def _store(self, rankings: Sequence[Ranking], batch: int) -> None:
-        from garlicfarm.client import AdminClient
-        from garlicfarm.credentials.private_files import read_private_file
-
-        options = self._options
-        # Read each time: it may have been changed.
-        password = read_private_file(Path(options["passwordFile"])).strip()
-        of_urls: dict[str, list[Ranking]] = {}
-        for ranking in rankings:
-            of_urls.setdefault(self._urls.get(ranking.farm.lower(), options["url"]), []).append(ranking)
-        for urls, group in of_urls.items():
-            async with AdminClient(
-                urls.split(),
-                user=options["user"],
-                password=password,
-                pin=options.get("pin"),
-                ca=Path(options["ca"]) if "ca" in options else None,
-            ) as client:
-                await self._store_at(client, group, batch)
-
-    async def _store_at(self, client: AdminClient, rankings: Sequence[Ranking], batch: int) -> None:
+    def _store(self, reader: NodeReader, rankings: Sequence[Ranking], batch: int) -> None:
         """Raises `ConfigError`: the node has no such farm, or another one of that name, and the sink is
         strict."""
-        query, run = self._options["query"], self._run()
-        ids = {row["name"]: row["farm_id"] for row in await client.farms()}
+        run = self._run or _query_id(self._checkpoint) or self._fresh_run
+        heads = reader.heads()
         for ranking in rankings:
-            if ids.get(ranking.farm) != ranking.farm_id:
-                name, farm_id = ranking.farm, ranking.farm_id
-                if self._strict:
-                    raise ConfigError(
-                        [
-                            f"the node of the sink has no farm {name} with the id {farm_id}: give URLs of"
-                            " nodes that have the farms of the rows"
-                        ]
-                    )
-                _log.warning(
-                    "%s",
-                    f"the node of the sink has no farm {name} with the id {farm_id}: its ranking at index"
-                    f" {ranking.index} is not stored",
-                )
+            farm = ranking.farm
+            if farm in heads and heads[farm].farm_id == ranking.farm_id:
+                body = ranking.body.encode()
+                reader.put_ranking(farm, self._query, batch, body, asof=ranking.index, run=run)
                 continue
-            body = ranking.body.encode()
-            await client.put_ranking(ranking.farm, query, batch, body, asof=ranking.index, run=run)
-
-    def _run(self) -> str:
-        return self._options.get("run") or _query_id(self._checkpoint) or self._fresh_run
+            missing = f"the node of the sink has no farm {farm} with the id {ranking.farm_id}"
+            if self._strict:
+                raise ConfigError([f"{missing}: give URLs of nodes that have the farms of the rows"])
+            _log.warning("%s", f"{missing}: its ranking at index {ranking.index} is not stored")
 
 
 def _query_id(checkpoint: str | None) -> str | None:

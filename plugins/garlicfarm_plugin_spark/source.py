@@ -41,9 +41,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from garlicfarm.errors import Compacted, ConfigError, FarmReplaced, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
+from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions, split
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback
-from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes, close_readers, open_reader
+from garlicfarm_plugin_spark.node_reader import FarmHead, close_readers, open_reader
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
+    from garlicfarm.client.trust import NodeAccess
     from garlicfarm_plugin_spark.sink import RankingWriter
 
 __all__ = [
@@ -79,17 +80,13 @@ _log = logging.getLogger("garlicfarm.spark")
 
 @dataclass
 class Range(InputPartition):
-    """``after`` < index ≤ ``upto`` of one farm, behind the ``state`` at ``after``, if any. ``gone``: what to
-    do if some of these entries were deleted. ``every``: the query takes all farms of the nodes, so one that
-    was deleted, and made anew since the plan, is no error."""
+    """``after`` < index ≤ ``upto`` of one farm, behind the ``state`` at ``after``, if any."""
 
-    nodes: Nodes
+    farm: str
     farm_id: str
     after: int
     upto: int
-    gone: Gone
     state: bytes | None = None
-    every: bool = False
 
 
 class GarlicFarm(DataSource):
@@ -158,14 +155,14 @@ class _Reader:
         )
         self._missing: set[str] = set()  # farms that were logged as missing
 
-    def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Nodes, FarmHead]]:
+    def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, FarmHead]:
         """The farms to read, by one request to each group of nodes. A farm that is missing is logged once.
 
         :param known: how far farms are read. `ConfigError` if one that the option ``farm`` names is another
             farm now.
         :param strict: whether all groups have to answer. Otherwise one has to.
         """
-        found: dict[str, tuple[Nodes, FarmHead]] = {}
+        found: dict[str, FarmHead] = {}
         missing: dict[str, str] = {}
         failed = []
         for source in self._options.sources:
@@ -187,7 +184,7 @@ class _Reader:
                     if farm in known and heads[farm].farm_id in known[farm].past:
                         missing[farm] = "a node still has the farm that had this name before"
                     else:
-                        found[farm] = source.nodes.of(farm), heads[farm]
+                        found[farm] = heads[farm]
         for farm in known.keys() - found.keys() - missing.keys():
             missing[farm] = "its nodes have it no longer, or the options leave it out"
         for farm in sorted(missing.keys() - self._missing):
@@ -195,7 +192,7 @@ class _Reader:
             _log.warning("%s", f"the farm {farm} waits at index {index}: {missing[farm]}")
         self._missing = set(missing)
         for farm in sorted(known.keys() & found.keys()):
-            old, new = known[farm], found[farm][1]
+            old, new = known[farm], found[farm]
             if new.farm_id != old.farm_id:
                 _log.warning(
                     "the farm %s was made anew: the old one (id %s) is read up to index %d, the new one (id"
@@ -204,25 +201,46 @@ class _Reader:
                 )
         return found
 
-    def _state(self, nodes: Nodes, farm_id: str, least: int) -> tuple[int, bytes]:
+    def _state(self, farm: str, farm_id: str, least: int) -> tuple[int, bytes]:
         """The application's state at ``least`` or later. Raises `ConfigError`: it is too large."""
-        index, snapshot = open_reader(nodes).state(farm_id, least)
+        index, snapshot = open_reader(self._nodes_of(farm)).state(farm, farm_id, least)
         if len(snapshot) > MAX_STATE_BYTES:
             raise ConfigError(
                 [
-                    f"the state of {nodes.farm} has {len(snapshot)} bytes, and a query takes"
+                    f"the state of {farm} has {len(snapshot)} bytes, and a query takes"
                     f" {MAX_STATE_BYTES} at most: name another startingIndex than state"
                 ]
             )
         return index, snapshot
 
+    def _nodes_of(self, farm: str) -> NodeAccess:
+        for source in self._options.sources:
+            if source.farms is None or farm in source.farms:
+                return source.nodes
+        raise ConfigError(
+            [f"the checkpoint has a batch of the farm {farm!r}, and the option farm no longer names it"]
+        )
+
+    def _ranges(self, start: Mapping[str, Position], end: Mapping[str, Position]) -> list[Range]:
+        """What lies between two offsets."""
+        ranges = []
+        for farm, position in end.items():
+            self._nodes_of(farm)  # raises here, not in a worker
+            after = start[farm].index if farm in start else 0
+            if position.begin is not None:
+                after = position.begin
+            if position.state is not None or after < position.index:
+                ranges.append(Range(farm, position.farm_id, after, position.index, position.state))
+        return ranges
+
     def _split(self, ranges: list[Range]) -> list[Range]:
         """In as many parts as ``minPartitions`` asks for. Ranges in which a state may replace entries are not
         split."""
-        sizes = [0 if each.gone == "state" else each.upto - each.after for each in ranges]
+        if self._losses.when_gone_later == "state":
+            return ranges
+        sizes = [each.upto - each.after for each in ranges]
         found = []
-        for each, parts in zip(ranges, split(sizes, self._options.min_partitions), strict=True):
-            size = each.upto - each.after
+        for each, size, parts in zip(ranges, sizes, split(sizes, self._options.min_partitions), strict=True):
             cuts = [each.after + size * part // parts for part in range(parts + 1)]
             found += [replace(each, after=after, upto=upto) for after, upto in pairwise(cuts)]
         return found
@@ -234,27 +252,28 @@ class _Reader:
                 yield from self._read(partition)
 
     def _read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
-        reader = open_reader(partition.nodes)
-        farm, after = partition.nodes.farm, partition.after
+        reader, when_gone = open_reader(self._nodes_of(partition.farm)), self._losses.when_gone_later
+        farm, farm_id, after = partition.farm, partition.farm_id, partition.after
         if partition.state is not None:
             yield _batch(partition, [(after, 0, STATE, partition.state)])
         while after < partition.upto:
             try:
-                for entries in reader.entries(after, partition.upto, partition.farm_id):
+                for entries in reader.entries(farm, farm_id, after, partition.upto):
                     after = entries[-1].index
                     rows = [(each.index, each.term, each.value_type, each.value) for each in entries]
                     yield _batch(partition, rows)
             except FarmReplaced:
-                if not partition.every:
+                # A stream of all farms of its nodes may have planned this one before it was made anew.
+                if not self._losses.stream or self._options.sources[0].farms is not None:
                     raise
                 lost = "the farm %s was made anew: the entries after index %d of the old one (id %s) are lost"
-                _log.warning(lost, farm, after, partition.farm_id)
+                _log.warning(lost, farm, after, farm_id)
                 return
             except Compacted as gone:
-                if partition.gone == "fail" or gone.first_index <= after + 1:
+                if when_gone == "fail" or gone.first_index <= after + 1:
                     raise self._losses.error(farm, after, gone.first_index) from gone
-                if partition.gone == "state":
-                    after, snapshot = reader.state(partition.farm_id, gone.first_index - 1)
+                if when_gone == "state":
+                    after, snapshot = reader.state(farm, farm_id, gone.first_index - 1)
                     yield _batch(partition, [(after, 0, STATE, snapshot)])
                 else:
                     _log.warning("%s", self._losses.error(farm, after, gone.first_index))
@@ -280,27 +299,19 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @hide_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         heads = self._heads({}, strict=True)
-        self._last = {farm: head.commit_index for farm, (_, head) in heads.items()}
+        self._last = {farm: head.commit_index for farm, head in heads.items()}
 
     @hide_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing new."""
         options = self._options
         positions = decode_offset(start)
-        found = self._heads(positions, strict=self._last is not None)
-        heads = {farm: head for farm, (_, head) in found.items()}
+        heads = self._heads(positions, strict=self._last is not None)
         self._newest = {farm: Position(head.commit_index, head.farm_id) for farm, head in heads.items()}
         self._report(positions)  # Spark calls `commit` with the next batch only, which may be long in coming
         most = (
             None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", options.max_entries)
         )
-
-        def extent(farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
-            try:
-                return open_reader(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
-            except Compacted:  # just now; reading will show what is left
-                count = min(upto - after, max(1, max_bytes // MAX_VALUE_BYTES))
-                return after + count, count * MAX_VALUE_BYTES
 
         end = next_positions(
             positions,
@@ -309,10 +320,17 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             last=self._last,
             max_entries=most,
             max_bytes=options.max_bytes,
-            extent=extent,
-            state=lambda farm, least: self._state(found[farm][0], heads[farm].farm_id, least),
+            extent=self._extent,
+            state=self._state,
         )
         return start if end is positions else encode_offset(end)
+
+    def _extent(self, farm: str, farm_id: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
+        try:
+            return open_reader(self._nodes_of(farm)).extent(farm, farm_id, after, upto, max_bytes)
+        except Compacted:  # just now; reading will show what is left
+            count = min(upto - after, max(1, max_bytes // MAX_VALUE_BYTES))
+            return after + count, count * MAX_VALUE_BYTES
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The newest committed indexes as of the last `latestOffset`: Spark's progress shows them beside the
@@ -321,19 +339,7 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
-        before = decode_offset(start)
-        ranges = []
-        for farm, position in decode_offset(end).items():
-            after = before[farm].index if farm in before else 0
-            if position.begin is not None:
-                after = position.begin
-            if position.state is not None or after < position.index:
-                gone = self._losses.when_gone_later
-                nodes, every = self._nodes_of(farm), self._options.sources[0].farms is None
-                ranges.append(
-                    Range(nodes, position.farm_id, after, position.index, gone, position.state, every)
-                )
-        return self._split(ranges)
+        return self._split(self._ranges(decode_offset(start), decode_offset(end)))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._report(decode_offset(end))
@@ -360,14 +366,6 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         close_readers()
-
-    def _nodes_of(self, farm: str) -> Nodes:
-        for source in self._options.sources:
-            if source.farms is None or farm in source.farms:
-                return source.nodes.of(farm)
-        raise ConfigError(
-            [f"the checkpoint has a batch of the farm {farm!r}, and the option farm no longer names it"]
-        )
 
 
 class RefusedReader(DataSourceStreamReader):
@@ -403,25 +401,24 @@ class BatchReader(_Reader, DataSourceReader):
 
     @hide_traceback()
     def partitions(self) -> list[Range]:
-        options, losses = self._options, self._losses
-        ranges = []
-        for farm, (nodes, head) in self._heads({}, strict=True).items():
-            last = head.commit_index if options.end is None else options.end
-            if last > head.commit_index:
+        last, heads = self._options.end, self._heads({}, strict=True)
+        for farm, head in heads.items():
+            if last is not None and last > head.commit_index:
                 raise ConfigError(
                     [f"endingIndex is {last}, and the log of {farm} ends at {head.commit_index}: name that"]
                 )
-            after = losses.first_after(farm, head, head.commit_index)
-            begin = losses.begin(farm, head, after, begun=False)
-            gone = losses.when_gone_later
-            if begin is None:  # a range of its own, so that the others can be split
-                begin, state = self._state(nodes, head.farm_id, head.first_index - 1)
-                ranges.append(Range(nodes, head.farm_id, begin, begin, gone, state))
-            begin, last = max(begin, self._least - 1), min(last, self._most)
-            if begin < last:
-                ranges.append(Range(nodes, head.farm_id, begin, last, gone))
+        ranges: list[Range] = []
+        start: Mapping[str, Position] = {}
+        # The states that stand for deleted entries come first, and what follows them next.
+        while (end := next_positions(start, heads, self._losses, state=self._state)) is not start:
+            ranges += self._ranges(start, end)
+            start = end
         close_readers()
-        return self._split(ranges)
+        for each in ranges:
+            if each.state is None:
+                each.after = max(each.after, self._least - 1)
+                each.upto = min(each.upto, self._most, each.upto if last is None else last)
+        return self._split([each for each in ranges if each.state is not None or each.after < each.upto])
 
 
 class PushdownReader(BatchReader):
@@ -457,7 +454,7 @@ def _batch(partition: Range, rows: Sequence[tuple[int, int, int, bytes]]) -> pya
     indexes, terms, kinds, values = zip(*rows, strict=True)
     return pyarrow.RecordBatch.from_arrays(
         [
-            pyarrow.repeat(partition.nodes.farm, len(rows)),
+            pyarrow.repeat(partition.farm, len(rows)),
             pyarrow.repeat(partition.farm_id, len(rows)),
             pyarrow.array(indexes, pyarrow.int64()),
             pyarrow.array(terms, pyarrow.int64()),

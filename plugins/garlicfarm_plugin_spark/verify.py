@@ -15,9 +15,10 @@ from hashlib import sha256
 import msgspec
 
 from garlicfarm.agreed import ALGORITHM_VERSION
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.publishing.fold_state import SCHEMA, Header
-from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 
 __all__ = ["NodeStates", "Verifier"]
 
@@ -91,9 +92,9 @@ class Verifier:
 class NodeStates:
     """Reads the states of each node separately. Calls block."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._readers: dict[tuple[str, str], NodeReader] = {}
+    def __init__(self, nodes: NodeAccess) -> None:
+        """Raises as `NodeReader`."""
+        self._readers = {url.partition("?")[0]: NodeReader(replace(nodes, urls=(url,))) for url in nodes.urls}
         self._passed_over: set[tuple[str, str, str]] = set()
 
     def newest(self, farms: Mapping[str, FarmHead]) -> list[tuple[FarmKey, str, int, bytes]]:
@@ -101,18 +102,18 @@ class NodeStates:
         lack some, because a farm is created and deleted at one node after the other. Raises as `NodeReader`,
         except that a silent node is no error."""
         found = []
-        for url in self._nodes.urls:
+        for url, reader in self._readers.items():
             with suppress(UnreachableError):  # at the first request: each would take a timeout
-                there = self._reader(url, "").heads()
+                there = reader.heads()
                 for farm in farms.keys() & there.keys():
                     farm_id = farms[farm].farm_id
                     if there[farm].farm_id != farm_id:
-                        self._pass_over(url.partition("?")[0], farm, there[farm].farm_id)
+                        self._pass_over(url, farm, there[farm].farm_id)
                         continue
                     with suppress(ConfigError):  # it was deleted, or made anew, since this node listed it
-                        index, state = self._reader(url, farm).state(farm_id)
+                        index, state = reader.state(farm, farm_id)
                         if index:
-                            found.append(((farm, farm_id), url.partition("?")[0], index, state))
+                            found.append(((farm, farm_id), url, index, state))
         return found
 
     def _pass_over(self, url: str, farm: str, farm_id: str) -> None:
@@ -122,13 +123,8 @@ class NodeStates:
 
     def close(self) -> None:
         """Close the connections."""
-        while self._readers:
-            self._readers.popitem()[1].close()
-
-    def _reader(self, url: str, farm: str) -> NodeReader:
-        if (url, farm) not in self._readers:
-            self._readers[url, farm] = NodeReader(replace(self._nodes, urls=(url,), farm=farm))
-        return self._readers[url, farm]
+        for reader in self._readers.values():
+            reader.close()
 
 
 def _add(digests: dict[int, str], index: int, digest: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.raft.types import Entry
 from tests.admin.fake_node import FakeFarm, FakeNode
 from tests.spark.script import Node
@@ -66,6 +67,10 @@ class FeedServer:
     @property
     def farm_id(self) -> str:
         return self.farm.farm_id.hex()
+
+    @property
+    def access(self) -> NodeAccess:
+        return NodeAccess((self.url,), USER, self.password_file)
 
     def options(self, **changes: str) -> dict[str, str]:
         """Those of the data source."""

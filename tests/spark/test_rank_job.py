@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
-from garlicfarm_plugin_spark.node_reader import FarmHead, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, most_members
 from tests.publishing.scripted_log import configuration
-from tests.spark.feed_server import USER, feed_server
+from tests.spark.feed_server import feed_server
 
-NODES = Nodes(("https://a.example:1",), "", "rita", Path("/p"), pin="sha256-x")
+NODES = NodeAccess(("https://a.example:1",), "rita", Path("/p"), pin="sha256-x")
 HEADS = {
     "barn": FarmHead("ab" * 16, "publisher", 1, 20),
     "diary": FarmHead("cd" * 16, "log", 1, 5),
@@ -75,9 +76,9 @@ def test_batches_of_a_large_farm_are_smaller_where_each_entry_can_have_a_row(
 def test_largest_farm_is_found_at_the_nodes(tmp_path: Path) -> None:
     with feed_server(tmp_path / "node") as server:
         server.add_farm("barn", []).node.farm.configure(0, configuration(1, 2, 3, 4, 5))
-        nodes = Nodes((server.url,), "", USER, server.password_file)
-        assert most_members(replace(job(), nodes=nodes), ["farm"]) == 3
-        assert most_members(replace(job(), nodes=nodes), ["barn", "farm"]) == 5
+        of_server = replace(job(), nodes=server.access)
+        assert most_members(of_server, ["farm"]) == 3
+        assert most_members(of_server, ["barn", "farm"]) == 5
 
 
 def test_job_with_a_name_tells_it_to_source_and_sink() -> None:

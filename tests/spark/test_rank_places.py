@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
 from garlicfarm_plugin_spark.directory import LocalDirectory, claim_directory, is_uri, location
 from garlicfarm_plugin_spark.job import Job
-from garlicfarm_plugin_spark.node_reader import Nodes
 
-NODES = Nodes((), "", "u", Path("p"))
+NODES = NodeAccess((), "u", Path("p"))
 SETTINGS = {"spark.sql.shuffle.partitions": "1"}
 
 

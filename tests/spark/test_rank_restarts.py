@@ -13,9 +13,9 @@ import trio
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import FellBehind, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.job import Job
-from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, query_error
 from garlicfarm_plugin_spark.session import PythonProcessLost
@@ -111,7 +111,7 @@ class FailingQuery(QueryRunner):
         self.notes = Notes()
         self.error = error
         session: Any = SimpleNamespace(alive=True)
-        job = Job(Nodes((), "", "u", Path("p")), ("farm",), "/kept", Path("/scratch"), once=once)
+        job = Job(NodeAccess((), "u", Path("p")), ("farm",), "/kept", Path("/scratch"), once=once)
         super().__init__(job, self.notes, session, lambda: session, RankMetrics())
 
     async def _query(self) -> GarlicFarmError | None:
@@ -207,7 +207,7 @@ async def test_query_whose_entries_are_gone_is_not_started_again() -> None:
 async def test_sink_whose_file_system_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever the query is started."""
     session: Any = SimpleNamespace(alive=True)
-    job = Job(Nodes((), "", "u", Path("p")), ("farm",), "/kept", Path("/scratch"))
+    job = Job(NodeAccess((), "u", Path("p")), ("farm",), "/kept", Path("/scratch"))
     runner = QueryRunner(job, Notes(), session, lambda: session, RankMetrics())
     away = UnreachableError("the file system of hdfs://name/rows does not answer")
 

@@ -14,10 +14,10 @@ import pytest
 
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
-from tests.spark.feed_server import FARM_ID, USER, FeedServer, feed_server
+from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import Node, scripted_log
 
 LOG = scripted_log()
@@ -95,8 +95,7 @@ def test_verifier_keeps_a_bounded_number_of_digests(states: dict[int, bytes]) ->
 def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
     (silent,) = free_ports(1)
     urls = (f"https://127.0.0.1:{silent}?pin=sha256-{'A' * 43}", server.url)
-    nodes = Nodes(urls, "", USER, server.password_file)
-    feed, asked = NodeReader(Nodes((server.url,), "", USER, server.password_file)), NodeStates(nodes)
+    feed, asked = NodeReader(server.access), NodeStates(replace(server.access, urls=urls))
     heads = feed.heads()
     node = Node()
     for entry in LOG[:10]:
@@ -110,7 +109,7 @@ def test_farm_that_a_node_does_not_have_is_not_asked_for(
     server: FeedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     barn = FarmHead("ab" * 16, "publisher", 1, 3)
-    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    asked = NodeStates(server.access)
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == [FARM]
     anew = replace(head, farm_id=barn.farm_id)
@@ -127,7 +126,7 @@ def test_farm_that_is_deleted_once_a_node_has_listed_it_is_left_out(
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     listed = {"barn": head, "farm": head}
     monkeypatch.setattr(NodeReader, "heads", lambda self: listed)
-    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    asked = NodeStates(server.access)
     assert [farm for farm, *_ in asked.newest(listed)] == [FARM]
     asked.close()
 
@@ -141,7 +140,7 @@ def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pyte
         raise UnreachableError("silence")
 
     monkeypatch.setattr(NodeReader, "heads", heads)
-    asked = NodeStates(Nodes((server.url,), "", USER, server.password_file))
+    asked = NodeStates(server.access)
     head = FarmHead(server.farm_id, "publisher", 1, 10)
     assert asked.newest(dict.fromkeys(("barn", "farm", "field"), head)) == []
     assert count == 1

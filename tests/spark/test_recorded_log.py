@@ -24,12 +24,12 @@ from garlicfarm.storage import (
 )
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.ranking import STATE, Row
 from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
 from garlicfarm_plugin_spark.whatif import Recording
 from tests.publishing.scripted_log import configuration
-from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
+from tests.spark.feed_server import PASSWORD, FeedServer, feed_server
 from tests.spark.whatif_log import recorded
 
 ROWS = recorded(1)
@@ -145,19 +145,15 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
         yield running
 
 
-def nodes(server: FeedServer) -> Nodes:
-    return Nodes(urls=(server.url,), farm="farm", user=USER, password_file=server.password_file)
-
-
 def test_log_of_running_nodes_is_all_that_is_committed(server: FeedServer) -> None:
-    with read_nodes(nodes(server)) as log:
+    with read_nodes(server.access, "farm") as log:
         assert (log.farm, log.farm_id) == ("farm", server.farm_id)
         assert list(log.rows) == ROWS[:40]
 
 
 def test_compacted_log_of_running_nodes_begins_with_a_state(server: FeedServer) -> None:
     server.compact(11)
-    with read_nodes(nodes(server)) as log:
+    with read_nodes(server.access, "farm") as log:
         rows = list(log.rows)
     assert rows == [(10, 0, STATE, state(10)), *ROWS[10:40]]
     assert Recording("farm", rows).history.farm.snapshot() == state(40)
@@ -168,15 +164,15 @@ def test_log_that_loses_entries_while_it_is_read_can_be_tried_again(
 ) -> None:
     answered = NodeReader.oldest_state
 
-    def oldest_state(feed: NodeReader, farm_id: str) -> tuple[int, bytes]:
-        found = answered(feed, farm_id)
+    def oldest_state(feed: NodeReader, farm: str, farm_id: str) -> tuple[int, bytes]:
+        found = answered(feed, farm, farm_id)
         server.compact(20)
         return found
 
     monkeypatch.setattr(NodeReader, "oldest_state", oldest_state)
     with (
         pytest.raises(ConfigError, match="entries of farm up to index 19 just now: try again") as refused,
-        read_nodes(nodes(server)) as log,
+        read_nodes(server.access, "farm") as log,
     ):
         list(log.rows)
     assert PASSWORD not in str(refused.value)

@@ -84,13 +84,13 @@ def test_batch_of_a_compacted_log_that_begins_with_a_state_holds_that_alone() ->
     """However long the log is at another node that reads it."""
     losses, asked = Losses("state", strict=True), []
 
-    def state(farm: str, least: int) -> tuple[int, bytes]:
-        asked.append((farm, least))
+    def state(farm: str, farm_id: str, least: int) -> tuple[int, bytes]:
+        asked.append((farm, farm_id, least))
         return 83, b"at 83"
 
     first = next_positions({}, {"a": head(80, 50)}, losses, max_entries=10, state=state)
     assert first == {"a": Position(83, A, 83, b"at 83")}
-    assert asked == [("a", 49)]
+    assert asked == [("a", A, 49)]
     assert next_positions(first, {"a": head(80, 50)}, losses, state=state) is first
     second = next_positions(first, {"a": head(99, 50)}, losses, max_entries=10, state=state)
     assert second == {"a": Position(93, A)}
@@ -190,7 +190,7 @@ class Sizes:
         self.logs = logs
         self.asked: list[str] = []
 
-    def __call__(self, farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
+    def __call__(self, farm: str, farm_id: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
         self.asked.append(farm)
         last, size = after + 1, self.logs[farm][after]
         while last < upto and size + self.logs[farm][last] <= max_bytes:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes, close_readers, open_reader
-from tests.spark.feed_server import FeedServer, feed_server
+from garlicfarm.feed import Entry
+from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers, open_reader
+from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import scripted_log
 
 LOG = scripted_log()
+FARM = ("farm", FARM_ID)
 OTHER_PIN = "sha256-" + "A" * 43
 
 
@@ -25,7 +28,11 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
 
 
 def feed(server: FeedServer, *urls: str, pin: str | None = None) -> NodeReader:
-    return NodeReader(Nodes(urls or (server.url,), "farm", "local", server.password_file, pin))
+    return NodeReader(replace(server.access, urls=urls or (server.url,), pin=pin))
+
+
+def entries(opened: NodeReader, upto: int = len(LOG)) -> list[Entry]:
+    return [each for page in opened.entries(*FARM, 0, upto) for each in page]
 
 
 @pytest.mark.parametrize("where", ["url", "option"])
@@ -34,27 +41,26 @@ def test_feed_sends_nothing_to_a_node_with_another_certificate(server: FeedServe
     opened = feed(server, f"{bare}?pin={OTHER_PIN}") if where == "url" else feed(server, bare, pin=OTHER_PIN)
     before = server.node.requests
     with closing(opened), pytest.raises(AuthError, match="shows another certificate than the pinned"):
-        opened.head()
+        opened.heads()["farm"]
     assert server.node.requests == before
 
 
 def test_feed_pin_of_the_url_wins_over_the_other(server: FeedServer) -> None:
     with closing(feed(server, pin=OTHER_PIN)) as opened:
-        assert opened.head().commit_index == len(LOG)
+        assert opened.heads()["farm"].commit_index == len(LOG)
 
 
 def test_feed_without_pin_asks_an_authority(server: FeedServer) -> None:
     bare = server.url.partition("?")[0]
     asked = pytest.raises(AuthError, match=r"give its pin, as in https://\S+\?pin=")
     with closing(feed(server, bare)) as opened, asked:
-        opened.head()
+        opened.heads()["farm"]
 
 
 def test_feed_passes_over_a_node_that_is_away(server: FeedServer) -> None:
     with closing(feed(server, "https://127.0.0.1:1", server.url)) as opened:
-        assert opened.head().farm_id == server.farm_id
-        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
-    assert entries == LOG
+        assert opened.heads()["farm"].farm_id == server.farm_id
+        assert entries(opened) == LOG
 
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b'{"farms":[{"name":"farm"}]}'])
@@ -65,14 +71,13 @@ def test_feed_of_a_server_that_is_no_node_says_so_and_passes_over_it(
     other = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
     with closing(feed(server, "https://127.0.0.1:1", server.url)) as opened:
         monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
-        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
-        assert entries == LOG
+        assert entries(opened) == LOG
         opened._turn()
-        assert opened.head().farm_id == server.farm_id
+        assert opened.heads()["farm"].farm_id == server.farm_id
     with closing(feed(server, "https://127.0.0.1:1")) as opened:
         monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
         with pytest.raises(UnreachableError, match=r"127.0.0.1:1 does not answer as an admin API: give the"):
-            opened.head()
+            opened.heads()["farm"]
 
 
 def test_feed_of_an_unusable_url_is_refused(server: FeedServer) -> None:
@@ -84,7 +89,7 @@ def test_feed_of_an_unusable_url_is_refused(server: FeedServer) -> None:
 def test_feed_refused_says_it_in_sentences(server: FeedServer) -> None:
     server.password_file.write_text("wrong")
     with closing(feed(server)) as opened, pytest.raises(AuthError, match=r"is wrong\. Log in with"):
-        opened.head()
+        opened.heads()["farm"]
 
 
 def test_feed_refused_reads_the_password_again_and_repeats_the_request(server: FeedServer) -> None:
@@ -92,10 +97,9 @@ def test_feed_refused_reads_the_password_again_and_repeats_the_request(server: F
     server.password_file.write_text("old")
     with closing(feed(server)) as opened:
         server.password_file.write_text(right)
-        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
-        assert entries == LOG
+        assert entries(opened) == LOG
         server.password_file.write_text("gone again")
-        assert opened.head().commit_index == len(LOG)  # it is read only where a node refuses
+        assert opened.heads()["farm"].commit_index == len(LOG)  # it is read only where a node refuses
 
 
 def test_feed_refused_with_the_same_password_does_not_repeat_the_request(server: FeedServer) -> None:
@@ -103,23 +107,19 @@ def test_feed_refused_with_the_same_password_does_not_repeat_the_request(server:
     with closing(feed(server)) as opened:
         before = server.node.requests
         with pytest.raises(AuthError):
-            opened.head()
+            opened.heads()["farm"]
         assert server.node.requests == before + 2  # the question for a challenge, and the answer to it
 
 
-def test_feeds_of_one_process_share_a_connection_and_close_none_of_others(server: FeedServer) -> None:
-    server.add_farm("barn", LOG[:20])
-    nodes = Nodes((server.url,), "farm", "local", server.password_file)
-    farm, barn = open_reader(nodes), open_reader(nodes.of("barn"))
-    assert isinstance(farm, NodeReader)
-    assert isinstance(barn, NodeReader)
-    assert open_reader(nodes) is farm
-    assert farm._nodes[0].client is barn._nodes[0].client
-    farm.close()
-    assert barn.head().commit_index == 20
+def test_process_has_one_reader_of_the_same_nodes_until_all_are_closed(server: FeedServer) -> None:
+    opened = open_reader(server.access)
+    assert open_reader(replace(server.access)) is opened
+    assert open_reader(replace(server.access, user="another")) is not opened
     close_readers()
     with pytest.raises(RuntimeError, match="closed"):
-        barn.head()
+        opened.heads()
+    assert open_reader(server.access).heads()["farm"].commit_index == len(LOG)
+    close_readers()
 
 
 def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +127,13 @@ def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch:
     monkeypatch.setattr("garlicfarm_plugin_spark.node_reader.MAX_RANGE", 7)  # several requests
     with closing(feed(server)) as opened:
         for last in (1, 7, 8, 50, len(LOG)):
-            assert opened.extent(0, len(LOG), sum(sizes[:last]), server.farm_id) == (last, sum(sizes[:last]))
+            assert opened.extent(*FARM, 0, len(LOG), sum(sizes[:last])) == (last, sum(sizes[:last]))
         full = sum(sizes[:7])  # of one request: the next entry does not fit
-        assert opened.extent(0, len(LOG), full + 1, server.farm_id) == (7, full)
-        assert opened.extent(0, 20, 1 << 30, server.farm_id) == (20, sum(sizes[:20]))
-        assert opened.extent(30, 40, 1, server.farm_id) == (31, sizes[30])
+        assert opened.extent(*FARM, 0, len(LOG), full + 1) == (7, full)
+        assert opened.extent(*FARM, 0, 20, 1 << 30) == (20, sum(sizes[:20]))
+        assert opened.extent(*FARM, 30, 40, 1) == (31, sizes[30])
         with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
-            opened.extent(0, 20, 1, "00" * 16)
+            opened.extent("farm", "00" * 16, 0, 20, 1)
 
 
 def test_feed_of_entries_that_do_not_come_gives_up(
@@ -141,7 +141,7 @@ def test_feed_of_entries_that_do_not_come_gives_up(
 ) -> None:
     monkeypatch.setattr("garlicfarm_plugin_spark.node_reader.WAIT_S", 0.1)
     with closing(feed(server)) as opened:
-        pages = opened.entries(len(LOG), len(LOG) + 1, server.farm_id)
+        pages = opened.entries(*FARM, len(LOG), len(LOG) + 1)
         with pytest.raises(UnreachableError, match=f"has not reached index {len(LOG) + 1}"):
             next(pages)
 
@@ -152,11 +152,10 @@ def test_feed_of_entries_that_are_gone_here_looks_at_the_next_node(
     with feed_server(tmp_path / "other", LOG) as other:
         server.compact(50)
         with closing(feed(server, server.url, other.url)) as opened:
-            entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
-            assert entries == LOG
+            assert entries(opened) == LOG
         other.compact(60)
         with closing(feed(server, server.url, other.url)) as opened, pytest.raises(Compacted):
-            next(opened.entries(0, len(LOG), server.farm_id))
+            entries(opened)
 
 
 def test_feed_whose_password_file_others_can_read_is_refused(server: FeedServer) -> None:
@@ -167,7 +166,7 @@ def test_feed_whose_password_file_others_can_read_is_refused(server: FeedServer)
 
 def test_state_and_ranking_are_those_of_the_node(server: FeedServer) -> None:
     with closing(feed(server)) as opened:
-        assert opened.state(server.farm_id) == server.farm.state()
-        assert opened.ranking().startswith(b'{"index":%d,' % len(LOG))
+        assert opened.state(*FARM) == server.farm.state()
+        assert opened.ranking("farm").startswith(b'{"index":%d,' % len(LOG))
         with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
-            opened.state("00" * 16)
+            opened.state("farm", "00" * 16)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
 
 PIN = "sha256-" + "A" * 43
@@ -28,7 +28,7 @@ def problems(options: dict[str, str]) -> list[str]:
 def test_options_without_more_have_the_defaults() -> None:
     found = read()
     (farms,) = found.sources
-    assert farms.nodes == Nodes(("https://a:1", "https://b:2"), "barn", "rita", Path("/p"))
+    assert farms.nodes == NodeAccess(("https://a:1", "https://b:2"), "rita", Path("/p"))
     assert (farms.farms, found.only_farm) == (("barn",), "barn")
     assert (found.start, found.end, found.strict, found.pushdown) == ("earliest", None, True, False)
     assert (found.max_entries, found.max_bytes, found.min_partitions) == (20_000, 64 << 20, 1)
@@ -52,7 +52,7 @@ def test_options_of_nodes_by_farm_make_a_source_for_each() -> None:
     found = read(farm="a, Barn, c", **{"url.Barn": f"https://n:5?pin={PIN}"})
     common, own = found.sources
     assert (common.farms, common.nodes.urls) == (("a", "c"), ("https://a:1", "https://b:2"))
-    assert (own.farms, own.nodes.urls, own.nodes.farm) == (("Barn",), (f"https://n:5?pin={PIN}",), "Barn")
+    assert (own.farms, own.nodes.urls) == (("Barn",), (f"https://n:5?pin={PIN}",))
 
 
 def test_options_of_nodes_for_every_farm_need_no_common_url() -> None:

@@ -25,7 +25,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from garlicfarm.errors import AuthError, ConfigError, RankingConflict, UnreachableError
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.job import Job
-from garlicfarm_plugin_spark.node_reader import Nodes
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner
 from garlicfarm_plugin_spark.session import Session
@@ -213,9 +212,9 @@ def test_options_and_columns_that_cannot_be_used_are_all_named(server: FeedServe
             queryName="x",
         )
     assert list(raised.value.problems) == [
-        "the option user is missing",
         "the option farms is unknown",
         "the option pasword is unknown; did you mean 'passwordFile'?",
+        "the option user is missing",
         "query is 'a/b', not 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..",
         "run is '..', not 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..",
         "the rows have no column farm_id: the sink takes those of rankings()",
@@ -266,9 +265,14 @@ def test_query_stores_each_batch_and_begins_anew_with_another_checkpoint(
 
 def test_sink_of_rank_starts_in_any_thread(spark: Session, server: FeedServer, tmp_path: Path) -> None:
     """Trio runs blocking calls in any of its threads, and Spark knows a Python sink in few of its own."""
-    nodes = Nodes((server.url,), "farm", server.options()["user"], server.password_file)
     job = Job(
-        nodes, ("farm",), str(tmp_path / "checkpoint"), tmp_path, sink="garlicfarm", query="spark", once=True
+        server.access,
+        ("farm",),
+        str(tmp_path / "checkpoint"),
+        tmp_path,
+        sink="garlicfarm",
+        query="spark",
+        once=True,
     )
     runner = QueryRunner(job, Told(), spark, lambda: spark, RankMetrics())
     with ThreadPoolExecutor(1) as other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from garlicfarm.errors import ConfigError
 from garlicfarm.raft.types import Entry
 from garlicfarm_plugin_spark import rankings
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
@@ -91,9 +92,8 @@ def test_rankings_of_equal_batches_are_the_nodes_at_every_end(
     assert ranked.indexes == [*range(23, END, 23), END]
     for _, row in ranked.rows:
         assert said(row) == EXPECTED[row["log_index"]]
-    feed = NodeReader(Nodes((server.url,), "farm", "local", server.password_file))
-    assert ranked.rows[-1][1]["ranking"].encode() == feed.ranking()
-    feed.close()
+    with closing(NodeReader(server.access)) as feed:
+        assert ranked.rows[-1][1]["ranking"].encode() == feed.ranking("farm")
 
 
 def test_rankings_in_random_batches_go_on_from_the_checkpoint(spark: Session, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions
-from garlicfarm_plugin_spark.node_reader import NodeReader, Nodes, close_readers
+from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
 from garlicfarm_plugin_spark.options import DEFAULTS, read_options
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0, configuration, status
@@ -53,17 +53,14 @@ def test_batches_of_the_worst_entries_stay_within_the_default_bytes(tmp_path: Pa
     log = [Entry(index, 1, ValueType.APPLICATION, value) for index in range(1, 141)]
     with feed_server(tmp_path / "node") as server:
         server.farm.log.extend(log)
-        feed = NodeReader(Nodes((server.url,), "farm", "local", server.password_file))
-        heads = {"farm": feed.head()}
-        asked: Any = {"max_entries": 20_000, "max_bytes": MAX_BYTES}
-
-        def extent(farm: str, after: int, upto: int, most: int) -> tuple[int, int]:
-            return feed.extent(after, upto, most, server.farm_id)
+        feed = NodeReader(server.access)
+        heads = feed.heads()
+        asked: Any = {"max_entries": 20_000, "max_bytes": MAX_BYTES, "extent": feed.extent}
 
         positions: Any = {}
         ends = []
         while True:
-            end = next_positions(positions, heads, Losses("earliest", strict=True), extent=extent, **asked)
+            end = next_positions(positions, heads, Losses("earliest", strict=True), **asked)
             if end is positions:
                 break
             positions = end
