@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from garlicfarm.errors import FellBehind
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Lost, ReceivedRecord, Start
-from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops, warn_of_stalls
+from garlicfarm_plugin_dafka.network import Network, Role, running, warn_of_stalls
 from garlicfarm_plugin_dafka.offsets import OffsetsFile
 from garlicfarm_plugin_dafka.reading import Partition
 
@@ -25,7 +26,7 @@ _MAX_BUFFERED = 10_000
 _MAX_BUFFERED_BYTES = 16 << 20
 
 
-class DafkaConsumer:
+class DafkaConsumer(Role[ConsumerCore]):
     """Reads all partitions of some topics; `open_consumer` makes one. An async iterator over records: those
     of a partition come in order, each once. One task at a time reads.
 
@@ -34,10 +35,8 @@ class DafkaConsumer:
     """
 
     def __init__(self, network: Network, core: ConsumerCore, file: OffsetsFile | None = None) -> None:
-        self._network = network
-        self._core = core
+        super().__init__("consumer", network, core)
         self._file = file
-        self._log = event_logger("consumer")
         self._records: list[ReceivedRecord] = []
         self._taken = 0  # of them
         self._bytes = 0
@@ -45,13 +44,7 @@ class DafkaConsumer:
         self._has_records = trio.Event()
         self._has_room = trio.Event()
         self._has_room.set()
-        for prefix in core.subscriptions():
-            network.subscribe(prefix)
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """Commands of peers that were not followed, by reason."""
-        return self._core.dropped
+        self._subscribe()
 
     def offsets(self) -> dict[Partition, int]:
         """The next record of each partition: behind all that this consumer has returned."""
@@ -109,14 +102,8 @@ class DafkaConsumer:
         self._taken += 1
         return self._records[self._taken - 1]
 
-    async def run(self) -> None:
-        """Follow the partitions, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive)
-            nursery.start_soon(self._greet)
-            nursery.start_soon(tick, self._tick)
-            nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
-            nursery.start_soon(warn_of_stalls, self._core.stalled, self._log)
+    def _tasks(self) -> tuple[Callable[[], Awaitable[Any]], ...]:
+        return *super()._tasks(), self._greet, partial(warn_of_stalls, self._core.stalled, self._log)
 
     async def _receive(self) -> None:
         core = self._core
@@ -167,16 +154,11 @@ class DafkaConsumer:
             self._network.send(command)
 
 
-@asynccontextmanager
-async def run_consumer(
+def run_consumer(
     network: Network, core: ConsumerCore, file: OffsetsFile | None = None
-) -> AsyncIterator[DafkaConsumer]:
-    """A consumer on a node that exists already."""
-    consumer = DafkaConsumer(network, core, file)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(consumer.run)
-        yield consumer
-        nursery.cancel_scope.cancel()
+) -> AbstractAsyncContextManager[DafkaConsumer]:
+    """A consumer on a node that exists already, for the block."""
+    return running(DafkaConsumer(network, core, file))
 
 
 @asynccontextmanager

@@ -7,9 +7,9 @@ Only the leader sends records and heads; every member answers for what it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn
 
 import trio
 
@@ -20,10 +20,10 @@ from garlicfarm_plugin_dafka.codec import DirectRecord, GetHeads, encode
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import FarmProducerCore
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
-from garlicfarm_plugin_dafka.network import TICK_S, Network, event_logger, send_in_bursts, tick, warn_of_drops
+from garlicfarm_plugin_dafka.network import TICK_S, AnsweringRole, Network, send_in_bursts
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, Range
 
-__all__ = ["ChangingNetwork", "DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
+__all__ = ["DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
 
 
 _IDLE_S = 0.001
@@ -69,33 +69,16 @@ class DafkaFeed(Feed):
             await trio.sleep(TICK_S)
 
 
-class ChangingNetwork(Network, Protocol):
-    """A node that also takes subscriptions back."""
+class FarmProducer(AnsweringRole[FarmProducerCore]):
+    """Produces and serves the log of ``source`` under ``topic``, on a node. `run` raises what ``source``
+    raises."""
 
-    def unsubscribe(self, prefix: bytes) -> None: ...
-
-
-class FarmProducer:
-    """Produces and serves the log of ``source`` under ``topic``, on a node."""
-
-    def __init__(self, network: ChangingNetwork, topic: str, source: FeedSource) -> None:
-        self._network = network
+    def __init__(self, network: Network, topic: str, source: FeedSource) -> None:
+        super().__init__("farm", network, FarmProducerCore(topic, source.farm_id, source.epoch_length))
         self._source = source
-        self._core = FarmProducerCore(topic, source.farm_id, source.epoch_length)
-        self._log = event_logger("farm")
-        self._subscribed: set[bytes] = set()
-        self._asked = trio.Event()
 
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        """Produce and serve until cancelled. Raises what `FeedSource` raises."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._produce)
-            nursery.start_soon(self._watch_leader)
-            nursery.start_soon(self._receive)
-            nursery.start_soon(self._answer)
-            nursery.start_soon(tick, self._tick)
-            nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
-            task_status.started()
+    def _tasks(self) -> tuple[Callable[[], Awaitable[Any]], ...]:
+        return self._produce, self._watch_leader, *super()._tasks()
 
     # ------------------------------------------------------------------ producing
 
@@ -159,12 +142,7 @@ class FarmProducer:
             core.on_log(self._first_whole(), source.count_entries(source.commit_index))
         except Compacted:
             return  # a snapshot replaces the log just now
-        wanted = {*core.subscriptions()}
-        for prefix in wanted - self._subscribed:
-            self._network.subscribe(prefix)
-        for prefix in self._subscribed - wanted:
-            self._network.unsubscribe(prefix)
-        self._subscribed = wanted
+        self._subscribe()
 
     # ------------------------------------------------------------------ serving
 
@@ -172,23 +150,15 @@ class FarmProducer:
         while True:
             for command, _ in await self._network.receive():
                 self._core.receive(command)
-            if self._core.has_answers:
-                self._asked.set()
+            self._wake_answers()
 
-    async def _answer(self) -> NoReturn:
-        core = self._core
-        while True:
-            await self._asked.wait()
-            self._asked = trio.Event()
-            while core.has_answers:
-                await send_in_bursts(self._network, core.answers())
-                turn = core.fetches.turn()
-                if turn is not None:
-                    first = turn.first
-                    core.fetches.advance(turn, first, first + await self._send_page(turn, first))
-                await trio.lowlevel.checkpoint()
+    async def _send_page(self) -> None:
+        fetches = self._core.fetches
+        if (turn := fetches.turn()) is not None:
+            first = turn.first
+            fetches.advance(turn, first, first + await self._send_records(turn, first))
 
-    async def _send_page(self, turn: Range, first: int) -> int:
+    async def _send_records(self, turn: Range, first: int) -> int:
         """Answer the beginning of a FETCH, from the sequence ``first`` on; how many records were sent. None:
         they are deleted, and the next FETCH is told where the partition begins."""
         source, number = self._source, self._core.number(turn.partition, first)

@@ -9,36 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 import trio
 import zmq
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm_plugin_dafka.codec import Command, decode
+from garlicfarm_plugin_dafka.network import Peer, Received
 from garlicfarm_plugin_dafka.sockets import MAX_BATCH, Socket
 
-__all__ = ["Inbox", "Peer", "Received"]
+__all__ = ["Inbox"]
 
 MAX_TURN: Final = 250
 """Messages that are taken from one peer before the next one has its turn."""
-
-
-class Peer(msgspec.Struct, frozen=True):
-    """Another node. ``address`` is what its beacons say, and nothing proves it. ``name`` is that of its key
-    among the known peers, and proved; "" without keys."""
-
-    address: str
-    endpoint: str
-    name: str = ""
-
-
-class Received(NamedTuple):
-    """A command and the peer that sent it."""
-
-    command: Command
-    sender: Peer
 
 
 class _Link:

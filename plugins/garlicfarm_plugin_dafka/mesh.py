@@ -30,14 +30,15 @@ from garlicfarm_plugin_dafka.codec import Beacon, Command
 from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
 from garlicfarm_plugin_dafka.entrance import Entrance, Guests, listen, share_of_descriptors
 from garlicfarm_plugin_dafka.hosts import keep_connected
-from garlicfarm_plugin_dafka.inbox import Inbox, Peer, Received
+from garlicfarm_plugin_dafka.inbox import Inbox
 from garlicfarm_plugin_dafka.keys import may_send
-from garlicfarm_plugin_dafka.outbox import Outbox, Subscription
+from garlicfarm_plugin_dafka.network import Peer, Received, Subscription
+from garlicfarm_plugin_dafka.outbox import Outbox
 from garlicfarm_plugin_dafka.relay import Allowance
 from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
 from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 
-__all__ = ["Mesh", "Peer", "Received", "Subscription", "open_mesh"]
+__all__ = ["Mesh", "open_mesh"]
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Of a frame."""

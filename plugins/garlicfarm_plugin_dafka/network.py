@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
+import msgspec
 import trio
 
 from garlicfarm.logs import EventLogger
@@ -17,13 +19,14 @@ from garlicfarm_plugin_dafka.reading import PartitionReader
 __all__ = [
     "BURST",
     "TICK_S",
+    "AnsweringRole",
     "Network",
     "Peer",
+    "Received",
+    "Role",
     "Subscription",
-    "event_logger",
+    "running",
     "send_in_bursts",
-    "tick",
-    "warn_of_drops",
     "warn_of_stalls",
 ]
 
@@ -42,27 +45,33 @@ _HARMLESS = {
 """What any network brings about: ZeroMQ matches prefixes, and several nodes answer one FETCH."""
 
 
-class Peer(Protocol):
-    """Another node."""
+class Peer(msgspec.Struct, frozen=True):
+    """Another node. ``address`` is what its beacons say, and nothing proves it. ``name`` is that of its key
+    among the known peers, and proved; "" without keys."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def endpoint(self) -> str: ...
+    address: str
+    endpoint: str
+    name: str = ""
 
 
-class Subscription(Protocol):
-    """A change of what a peer has subscribed to."""
+class Received(NamedTuple):
+    """A command and the peer that sent it."""
 
-    @property
-    def command(self) -> type[Command] | None: ...
+    command: Command
+    sender: Peer
 
-    @property
-    def routing(self) -> str: ...
 
-    @property
-    def is_on(self) -> bool: ...
+class Subscription(msgspec.Struct, frozen=True):
+    """A peer has subscribed to this node's commands, or does so no longer.
+
+    ``command`` None: to all of them, or to none at all. ``routing`` may be the beginning of a name only.
+    ``name``: that of the peer's key; "" without keys, and of a peer that has left.
+    """
+
+    command: type[Command] | None
+    routing: str
+    is_on: bool
+    name: str = ""
 
 
 class Network(Protocol):
@@ -73,18 +82,129 @@ class Network(Protocol):
 
     def subscribe(self, prefix: bytes) -> None: ...
 
+    def unsubscribe(self, prefix: bytes) -> None: ...
+
     def send(self, command: Command) -> None: ...
 
     def send_all(self, commands: Iterable[Command]) -> None: ...
 
-    async def receive(self) -> Sequence[tuple[Command, Peer]]: ...
+    async def receive(self) -> Sequence[Received]: ...
 
     async def subscriptions(self) -> Sequence[Subscription]: ...
 
 
-def event_logger(role: str) -> EventLogger:
-    """The log of a role: a line a second at most for each event."""
-    return EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time, role=role)
+class _Core(Protocol):
+    dropped: Counter[str]
+
+    def subscriptions(self) -> Sequence[bytes]: ...
+
+
+class _AnsweringCore(_Core, Protocol):
+    @property
+    def has_answers(self) -> bool: ...
+
+    def answers(self) -> list[Command]: ...
+
+
+_C = TypeVar("_C", bound=_Core)
+_A = TypeVar("_A", bound=_AnsweringCore)
+
+
+class Role(Generic[_C]):
+    """Runs a core on a node. ``name`` is that of the role in the log."""
+
+    def __init__(self, name: str, network: Network, core: _C) -> None:
+        self._network = network
+        self._core = core
+        self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time, role=name)
+        self._subscribed: set[bytes] = set()
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Commands of peers that were not followed, by reason."""
+        return self._core.dropped
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Talk with the peers, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for task in self._tasks():
+                nursery.start_soon(task)
+            task_status.started()
+
+    def _tasks(self) -> tuple[Callable[[], Awaitable[Any]], ...]:
+        return self._receive, self._keep_ticking, self._warn_of_drops
+
+    def _subscribe(self) -> None:
+        """Subscribe to what the core wants now, and to nothing else."""
+        wanted = {*self._core.subscriptions()}
+        for prefix in wanted - self._subscribed:
+            self._network.subscribe(prefix)
+        for prefix in self._subscribed - wanted:
+            self._network.unsubscribe(prefix)
+        self._subscribed = wanted
+
+    async def _receive(self) -> None:
+        """Give the core what the node receives."""
+        raise NotImplementedError
+
+    async def _tick(self) -> None:
+        """Tell the core the time."""
+        raise NotImplementedError
+
+    async def _keep_ticking(self) -> NoReturn:
+        while True:
+            await self._tick()
+            await trio.sleep(TICK_S)
+
+    async def _warn_of_drops(self) -> NoReturn:
+        """Write a line, at most one a second, when commands were dropped that no sound peer sends."""
+        seen: Counter[str] = Counter()
+        while True:
+            await trio.sleep(1.0)
+            for reason, number in (self.dropped - seen).items():
+                if reason not in _HARMLESS:
+                    self._log.warning("command-dropped", reason=reason, number=number)
+                    break
+            seen = Counter(self.dropped)
+
+
+class AnsweringRole(Role[_A]):
+    """One that also answers peers, in a task of its own: ``_receive`` calls ``_wake_answers``."""
+
+    def __init__(self, name: str, network: Network, core: _A) -> None:
+        super().__init__(name, network, core)
+        self._asked = trio.Event()
+
+    def _tasks(self) -> tuple[Callable[[], Awaitable[Any]], ...]:
+        return *super()._tasks(), self._answer
+
+    def _wake_answers(self) -> None:
+        if self._core.has_answers:
+            self._asked.set()
+
+    async def _answer(self) -> NoReturn:
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            while self._core.has_answers:
+                await send_in_bursts(self._network, self._core.answers())
+                await self._send_page()
+                await trio.lowlevel.checkpoint()
+
+    async def _send_page(self) -> None:
+        """Read and send some of the records that peers wait for, where the core does not hold them."""
+
+
+_R = TypeVar("_R", bound=Role[Any])
+
+
+@asynccontextmanager
+async def running(role: _R) -> AsyncIterator[_R]:
+    """Run a role for the block."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(role.run)
+        yield role
+        nursery.cancel_scope.cancel()
 
 
 async def send_in_bursts(network: Network, commands: Sequence[Command]) -> None:
@@ -93,13 +213,6 @@ async def send_in_bursts(network: Network, commands: Sequence[Command]) -> None:
         if start:
             await trio.lowlevel.checkpoint()
         network.send_all(commands[start : start + BURST])
-
-
-async def tick(act: Callable[[], Awaitable[None]]) -> NoReturn:
-    """Call ``act`` every `TICK_S`."""
-    while True:
-        await act()
-        await trio.sleep(TICK_S)
 
 
 async def warn_of_stalls(stalled: Callable[[], Sequence[PartitionReader]], log: EventLogger) -> NoReturn:
@@ -116,15 +229,3 @@ async def warn_of_stalls(stalled: Callable[[], Sequence[PartitionReader]], log: 
                 next=first.next,
                 head=first.head,
             )
-
-
-async def warn_of_drops(dropped: Counter[str], log: EventLogger) -> NoReturn:
-    """Write a line, at most one a second, when commands were dropped that no sound peer sends."""
-    seen: Counter[str] = Counter()
-    while True:
-        await trio.sleep(1.0)
-        for reason, number in (dropped - seen).items():
-            if reason not in _HARMLESS:
-                log.warning("command-dropped", reason=reason, number=number)
-                break
-        seen = Counter(dropped)

@@ -10,31 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import trio
 import zmq
 
 from garlicfarm_plugin_dafka.codec import MAX_NAME_BYTES, Command, encode, split_prefix
 from garlicfarm_plugin_dafka.entrance import Entrance, Guest
 from garlicfarm_plugin_dafka.keys import KnownPeer, may_subscribe
+from garlicfarm_plugin_dafka.network import Subscription
 from garlicfarm_plugin_dafka.sockets import Socket
 
-__all__ = ["Outbox", "Subscription"]
+__all__ = ["Outbox"]
 
 MAX_WAITING: Final = 4096
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """A peer has subscribed to this node's commands, or does so no longer.
-
-    ``command`` None: to all of them, or to none at all. ``routing`` may be the beginning of a name only.
-    ``name``: that of the peer's key; "" without keys, and of a peer that has left.
-    """
-
-    command: type[Command] | None
-    routing: str
-    is_on: bool
-    name: str = ""
 
 
 class Outbox:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import trio
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm_plugin_dafka.codec import Record
 from garlicfarm_plugin_dafka.identity import ProducerIdentity
-from garlicfarm_plugin_dafka.network import BURST, Network, event_logger, send_in_bursts, tick, warn_of_drops
+from garlicfarm_plugin_dafka.network import BURST, AnsweringRole, Network, running
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 
 if TYPE_CHECKING:
@@ -25,22 +24,19 @@ __all__ = ["MAX_CONTENT_BYTES", "DafkaProducer", "open_producer", "run_producer"
 MAX_CONTENT_BYTES = 8 << 20
 
 
-class DafkaProducer:
+class DafkaProducer(AnsweringRole[ProducerCore]):
     """Produces one partition of a topic; `open_producer` makes one. Several tasks may use it."""
 
     def __init__(
         self, network: Network, core: ProducerCore, identity: ProducerIdentity | None = None
     ) -> None:
-        self._network = network
-        self._core = core
+        super().__init__("producer", network, core)
         self._identity = identity
         self._turn = trio.Lock()  # to write into it
         self.first = core.first
         """The first record that was not acknowledged when this producer began; others are of the past."""
         self._acked = trio.Event()  # something was, since the last look
-        self._asked = trio.Event()
-        for prefix in core.subscriptions():
-            network.subscribe(prefix)
+        self._subscribe()
 
     @property
     def topic(self) -> str:
@@ -61,11 +57,6 @@ class DafkaProducer:
     def acked(self) -> int:
         """How many records, from the first one on, enough stores have acknowledged."""
         return self._core.acked
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """Commands of peers that were not followed, by reason."""
-        return self._core.dropped
 
     async def send(self, content: bytes) -> int:
         """Send a record, once there is room for it; returns its sequence.
@@ -145,14 +136,6 @@ class DafkaProducer:
         while not self._has_room(content):
             await self._acked.wait()
 
-    async def run(self) -> None:
-        """Answer peers, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive)
-            nursery.start_soon(self._answer)
-            nursery.start_soon(tick, self._tick)
-            nursery.start_soon(warn_of_drops, self._core.dropped, event_logger("producer"))
-
     async def _receive(self) -> None:
         core = self._core
         while True:
@@ -163,31 +146,17 @@ class DafkaProducer:
             if core.acked > acked:
                 self._acked.set()
                 self._acked = trio.Event()
-            if core.has_answers:
-                self._asked.set()
-
-    async def _answer(self) -> None:
-        while True:
-            await self._asked.wait()
-            self._asked = trio.Event()
-            while self._core.has_answers:
-                await send_in_bursts(self._network, self._core.answers())
-                await trio.lowlevel.checkpoint()
+            self._wake_answers()
 
     async def _tick(self) -> None:
         self._network.send_all(self._core.tick(trio.current_time()))
 
 
-@asynccontextmanager
-async def run_producer(
+def run_producer(
     network: Network, core: ProducerCore, identity: ProducerIdentity | None = None
-) -> AsyncIterator[DafkaProducer]:
-    """A producer on a node that exists already."""
-    producer = DafkaProducer(network, core, identity)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(producer.run)
-        yield producer
-        nursery.cancel_scope.cancel()
+) -> AbstractAsyncContextManager[DafkaProducer]:
+    """A producer on a node that exists already, for the block."""
+    return running(DafkaProducer(network, core, identity))
 
 
 @asynccontextmanager

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
 from garlicfarm.errors import StorageDamaged
 from garlicfarm_plugin_dafka.codec import DirectRecord
-from garlicfarm_plugin_dafka.network import (
-    Network,
-    event_logger,
-    send_in_bursts,
-    tick,
-    warn_of_drops,
-    warn_of_stalls,
-)
+from garlicfarm_plugin_dafka.network import AnsweringRole, Network, running, send_in_bursts, warn_of_stalls
 from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS
 from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
@@ -49,8 +42,12 @@ class Retention(msgspec.Struct, frozen=True):
 KEEP_ALL = Retention()
 
 
-class DafkaStore:
-    """Saves the records of all producers; `open_store` makes one."""
+class DafkaStore(AnsweringRole[StoreCore]):
+    """Saves the records of all producers; `open_store` makes one.
+
+    What was received when it is cancelled is still saved then. `run` raises `StorageError`: the disk is full
+    or fails. Nothing is acknowledged that is not saved.
+    """
 
     def __init__(
         self,
@@ -61,22 +58,13 @@ class DafkaStore:
         retention: Retention,
         wall_clock_s: Callable[[], float],
     ) -> None:
-        self._network = network
-        self._core = core
+        super().__init__("store", network, core)
         self._files = files
         self._reader = reader
         self._retention = retention
         self._wall_clock_s = wall_clock_s
-        self._log = event_logger("store")
         self._turn = trio.Lock()  # of the core and the files, which change together
-        self._asked = trio.Event()
-        for prefix in core.subscriptions():
-            network.subscribe(prefix)
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """Commands of peers that were not followed, by reason."""
-        return self._core.dropped
+        self._subscribe()
 
     @property
     def size_bytes(self) -> int:
@@ -87,20 +75,9 @@ class DafkaStore:
         """What is saved."""
         return self._core.partitions()
 
-    async def run(self) -> None:
-        """Store and serve, until cancelled; what was received is still saved then.
-
-        :raises StorageError: the disk is full or fails. Nothing is acknowledged that is not saved.
-        """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive)
-            nursery.start_soon(self._greet)
-            nursery.start_soon(self._serve)
-            nursery.start_soon(tick, self._tick)
-            nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
-            nursery.start_soon(warn_of_stalls, self._core.stalled, self._log)
-            if self._retention != KEEP_ALL:
-                nursery.start_soon(self._retain)
+    def _tasks(self) -> tuple[Callable[[], Awaitable[Any]], ...]:
+        more = () if self._retention == KEEP_ALL else (self._retain,)
+        return *super()._tasks(), self._greet, partial(warn_of_stalls, self._core.stalled, self._log), *more
 
     async def _receive(self) -> None:
         core = self._core
@@ -111,8 +88,7 @@ class DafkaStore:
                 for command, _ in batch:
                     core.receive(command, now)
                 await self._save()
-                if core.fetches or core.has_questions:
-                    self._asked.set()
+                self._wake_answers()
 
     async def _tick(self) -> None:
         async with self._turn:
@@ -133,34 +109,21 @@ class DafkaStore:
                 self._core.on_subscription(each.command, each.routing, each.is_on)
             await send_in_bursts(self._network, self._core.take_commands(trio.current_time()))
 
-    async def _serve(self) -> None:
-        core = self._core
-        while True:
-            await self._asked.wait()
-            self._asked = trio.Event()
-            while core.fetches or core.has_questions:
-                await send_in_bursts(self._network, core.heads())
-                await self._serve_page()
-                await trio.lowlevel.checkpoint()
-
-    async def _serve_page(self) -> None:
+    async def _send_page(self) -> None:
         turn = self._core.fetches.turn()
         if turn is None:
             return
         first, end = turn.first, min(turn.end, turn.first + PAGE_RECORDS)
         place = turn.topic, turn.partition
+        read = partial(self._reader.read, *place, first, end, max_bytes=PAGE_BYTES)
         try:
-            contents = await trio.to_thread.run_sync(self._read, *place, first, end)
+            contents = await trio.to_thread.run_sync(read)
         except StorageDamaged as error:
             self._log.error("records-damaged", topic=turn.topic, partition=turn.partition, error=str(error))
             contents = ()
         records = [DirectRecord(turn.requester, *place, *each) for each in enumerate(contents, first)]
         await send_in_bursts(self._network, records)
-        after = self._core.on_served(turn, first, first + len(contents))
-        await send_in_bursts(self._network, after)
-
-    def _read(self, topic: str, partition: str, first: int, end: int) -> Sequence[bytes]:
-        return self._reader.read(topic, partition, first, end, max_bytes=PAGE_BYTES)
+        await send_in_bursts(self._network, self._core.on_served(turn, first, first + len(contents)))
 
     async def _retain(self) -> None:
         await trio.sleep(_FIRST_RETENTION_S)  # by then producers that live were heard
@@ -202,11 +165,8 @@ async def run_store(
     files = await trio.to_thread.run_sync(RecordFiles, directory)
     with closing(files), closing(RecordReader(files)) as reader:
         core = StoreCore(network.address, files.partitions(), topics)
-        store = DafkaStore(network, core, files, reader, retention, wall_clock_s)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run)
+        async with running(DafkaStore(network, core, files, reader, retention, wall_clock_s)) as store:
             yield store
-            nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

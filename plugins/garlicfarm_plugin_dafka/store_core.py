@@ -160,12 +160,12 @@ class StoreCore(ReadingCore[_Stored]):
         return [DirectHead(turn.requester, turn.topic, turn.partition, partition.saved - 1)]
 
     @property
-    def has_questions(self) -> bool:
-        """Whether `heads` has something to send."""
-        return bool(self._questions)
+    def has_answers(self) -> bool:
+        """Whether `answers` has something to send, or `fetches` something to read."""
+        return bool(self._questions or self.fetches)
 
-    def heads(self) -> list[Command]:
-        """Some of the heads that consumers wait for: to be called, with pauses, while `has_questions`."""
+    def answers(self) -> list[Command]:
+        """Some of the heads that consumers wait for: to be called, with pauses, while `has_answers`."""
         found: list[Command] = []
         while self._questions and len(found) < _HEADS_AT_ONCE:
             (consumer, topic), answered = self._questions.popitem(last=False)

@@ -171,9 +171,8 @@ class Store(Node):
         self.core.on_saved(batch)
         for command in self.core.take_commands(self.network.now):
             self.network.send(self, command)
-        while self.core.has_questions:
-            for command in self.core.heads():
-                self.network.send(self, command)
+        for command in self.core.answers():
+            self.network.send(self, command)
         while (turn := self.core.fetches.turn()) is not None:
             tail, kept = self.disk[turn.topic, turn.partition]
             first = turn.first

@@ -5,22 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import trio
 
 from garlicfarm_plugin_dafka.codec import Command, decode, encode, split_prefix
-
-
-class Peer(NamedTuple):
-    name: str
-    endpoint: str
-
-
-class Subscription(NamedTuple):
-    command: type[Command] | None
-    routing: str
-    is_on: bool
+from garlicfarm_plugin_dafka.network import Peer, Received, Subscription
 
 
 class MemoryNetwork:
@@ -50,7 +39,7 @@ class MemoryNode:
         self.sent: list[Command] = []
         self._network = network
         self._limit = limit
-        self._inbox: deque[tuple[Command, Peer]] = deque()
+        self._inbox: deque[Received] = deque()
         self._wakeup = trio.Event()
 
     def subscribe(self, prefix: bytes) -> None:
@@ -70,7 +59,7 @@ class MemoryNode:
             if node is self or self._network.loses(self.address, node.address, command):
                 continue
             if any(frames[0].startswith(prefix) for prefix in node.prefixes):
-                node.put(decode(frames), Peer("", self.address))
+                node.put(decode(frames), Peer(self.address, self.address))
 
     def send_all(self, commands: Iterable[Command]) -> None:
         for command in commands:
@@ -78,14 +67,14 @@ class MemoryNode:
 
     def put(self, command: Command, sender: Peer) -> None:
         if len(self._inbox) < self._limit:
-            self._inbox.append((command, sender))
+            self._inbox.append(Received(command, sender))
             self.wake()
 
     def wake(self) -> None:
         self._wakeup.set()
         self._wakeup = trio.Event()
 
-    async def receive(self) -> list[tuple[Command, Peer]]:
+    async def receive(self) -> list[Received]:
         while not self._inbox:
             await self._wakeup.wait()
         batch = [self._inbox.popleft() for _ in range(min(len(self._inbox), 1000))]

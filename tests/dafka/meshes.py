@@ -11,9 +11,9 @@ import trio
 import zmq
 
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
-from garlicfarm_plugin_dafka.inbox import Received
 from garlicfarm_plugin_dafka.keys import create_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.network import Received
 from garlicfarm_plugin_dafka.sockets import Context, Socket
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 

@@ -16,7 +16,8 @@ from garlicfarm_plugin_dafka.codec import Ack, Command, Record, subscription_pre
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
-from garlicfarm_plugin_dafka.mesh import Mesh, Received, open_mesh
+from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.network import Received
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.store import open_store, run_store
@@ -111,7 +112,8 @@ class Deaf:
 
     def __init__(self, mesh: Mesh) -> None:
         self.address = mesh.address
-        self.subscribe, self.send, self.send_all = mesh.subscribe, mesh.send, mesh.send_all
+        self.subscribe, self.unsubscribe = mesh.subscribe, mesh.unsubscribe
+        self.send, self.send_all = mesh.send, mesh.send_all
         self.subscriptions = mesh.subscriptions
         self.lost: list[Command] = []
         self._mesh = mesh

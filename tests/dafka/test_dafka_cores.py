@@ -72,7 +72,7 @@ def test_no_sequence_of_commands_upsets_a_core(events: list[Command | None], ack
                     assert unsaved.first == saved.get(key, unsaved.first)
                     saved[key] = unsaved.first + len(unsaved.contents)
                 core.on_saved(batch)
-                for command in core.heads():
+                for command in core.answers():
                     encode(command)
                 while (turn := core.fetches.turn()) is not None:
                     assert turn.first < turn.end <= saved[turn.topic, turn.partition]

@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from garlicfarm_plugin_dafka import farm_feed
 from garlicfarm_plugin_dafka.codec import DirectHead, GetHeads, StoreHello, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import partition_of
-from garlicfarm_plugin_dafka.mesh import Mesh, Peer, open_mesh
-from garlicfarm_plugin_dafka.network import tick
+from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.network import TICK_S, Peer
 from tests.dafka.c_programs import CProgram, c_consumer, c_store
 from tests.dafka.transcripts import FarmRecorder
 from tests.node.support.cluster import Cluster, cluster
@@ -79,7 +78,7 @@ async def until_stored(tower: Endpoint, nodes: Cluster, count: int) -> None:
     async with open_mesh(MeshConfig(towers=(str(tower),))) as mesh, trio.open_nursery() as nursery:
         for kind in (StoreHello, DirectHead):
             mesh.subscribe(subscription_prefix(kind, mesh.address))
-        nursery.start_soon(tick, partial(ask_for_heads, mesh))
+        nursery.start_soon(ask_for_heads, mesh)
         stores = set[Peer]()  # those that say hello: the members tell their heads, too
         heads = defaultdict[Peer, dict[str, int]](dict)
         while wanted not in [heads[store] for store in stores]:
@@ -92,7 +91,9 @@ async def until_stored(tower: Endpoint, nodes: Cluster, count: int) -> None:
 
 
 async def ask_for_heads(mesh: Mesh) -> None:
-    mesh.send(GetHeads(TOPIC, mesh.address))
+    while True:
+        mesh.send(GetHeads(TOPIC, mesh.address))
+        await trio.sleep(TICK_S)
 
 
 @pytest.fixture

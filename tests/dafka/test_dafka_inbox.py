@@ -9,7 +9,8 @@ from typing import Any
 import trio
 
 from garlicfarm_plugin_dafka.codec import Head, encode
-from garlicfarm_plugin_dafka.inbox import MAX_TURN, Inbox, Peer
+from garlicfarm_plugin_dafka.inbox import MAX_TURN, Inbox
+from garlicfarm_plugin_dafka.network import Peer
 from garlicfarm_plugin_dafka.sockets import MAX_BATCH
 
 

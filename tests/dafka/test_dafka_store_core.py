@@ -83,8 +83,8 @@ def test_a_store_tells_the_heads_of_exactly_the_topics_asked_for(monkeypatch):
         ConsumerHello("s2", "c3", ("hello",)),
     )
     found = []
-    while core.has_questions:
-        some = core.heads()
+    while core.has_answers:
+        some = core.answers()
         assert len(some) <= 4
         found += some
     assert sorted(found, key=repr) == [
@@ -126,4 +126,4 @@ def test_a_partition_that_is_deleted_whole_is_forgotten():
     core.on_deleted("t", "p", 4)
     assert core.partitions() == []
     told(core, GetHeads("t", "c"))
-    assert core.heads() == []
+    assert core.answers() == []

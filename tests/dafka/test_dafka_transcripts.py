@@ -178,7 +178,7 @@ def test_store_saves_each_record_and_acknowledges_as_it_did(path: Path):
             saved.extend(batch.contents)
         core.on_saved(unsaved)
         sent.extend(core.take_commands(now))
-        sent.extend(core.heads())
+        sent.extend(core.answers())
         while (turn := core.fetches.turn()) is not None:
             contents = saved[turn.first : turn.end]
             place = turn.requester, turn.topic, turn.partition

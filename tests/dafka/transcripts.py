@@ -20,7 +20,8 @@ from garlicfarm.feed.contract import FeedSource
 from garlicfarm_plugin_dafka.codec import Command, decode, encode, split_prefix, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_feed import FarmProducer
-from garlicfarm_plugin_dafka.mesh import Mesh, Received, Subscription, open_mesh
+from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.network import Received, Subscription
 
 __all__ = ["Event", "FarmRecorder", "Recorder", "read_transcript", "recorded"]
 
