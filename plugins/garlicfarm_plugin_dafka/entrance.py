@@ -15,8 +15,8 @@ import logging
 import resource
 import socket
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
@@ -28,10 +28,12 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.tcp import serve_listeners
 from garlicfarm_plugin_dafka.codec import format_endpoint, is_host
+from garlicfarm_plugin_dafka.config import Keys
 from garlicfarm_plugin_dafka.relay import FRAME_BYTES, Allowance, Flow, relay
-from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, Context, Socket, user_of
+from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, Context, Socket, open_context, user_of
+from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 
-__all__ = ["Entrance", "Guest", "Guests", "listen", "share_of_descriptors"]
+__all__ = ["Entrance", "Guest", "Guests", "open_entrances", "share_of_descriptors"]
 
 MAX_STRANGERS: Final = 64
 MAX_STRANGERS_OF_HOST: Final = 16
@@ -47,11 +49,38 @@ _ENDS: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlow
 """How a connection can end; it concerns nothing else."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address of this machine; port 0: any free one.
+@asynccontextmanager
+async def open_entrances(
+    keys: Keys | None, host: str, *places: tuple[int, Callable[[Context], Socket]]
+) -> AsyncIterator[tuple[trio.Nursery, list[Entrance]]]:
+    """Listen at ports of an address of this machine, for the block; port 0: any free one. Each leads to the
+    socket that its function makes.
 
-    :raises ConfigError: it cannot: the port is taken, or the address is not of this machine.
+    :returns: a nursery that is cancelled at the end of the block, and the entrances.
+    :raises ConfigError: it cannot listen: a port is taken, or the address is not of this machine.
     """
+    # Before any nursery, so that what is wrong is raised as it is; the handler before all that need it.
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(_listen(host, port)) for port, _ in places]
+        async with open_context() as context:
+            zap = open_zap(context)
+            guests = Guests(Counter())
+            entrances = []
+            for listener, (_, make) in zip(listeners, places, strict=True):
+                zmq_socket = make(context)
+                if keys is not None:
+                    zmq_socket.be_curve_server(keys.own)
+                entrances.append(Entrance(context, guests, zmq_socket, listener))
+            async with trio.open_nursery() as nursery:
+                known = None if keys is None else keys.known
+                nursery.start_soon(serve_zap, zap, known, guests.admit, guests.refuse)
+                for entrance in entrances:
+                    nursery.start_soon(entrance.serve)
+                yield nursery, entrances
+                nursery.cancel_scope.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family, address = _resolve(host, port)
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -114,7 +143,7 @@ class Guests:
     or refused, by reason."""
 
     def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
+        self.dropped = dropped
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
         self._guests: dict[str, Guest] = {}
         self._number = 0
@@ -174,11 +203,11 @@ class Guests:
     def refuse(self, number: str, key: str) -> None:
         """The ZAP handler knows no such key."""
         guest = self.find(number)
-        self._dropped["connection without a known key"] += 1
+        self.dropped["connection without a known key"] += 1
         self._log.warning("connection-refused", host="" if guest is None else guest.host, key=key)
 
     def _drop(self, reason: str, host: str) -> None:
-        self._dropped[reason] += 1
+        self.dropped[reason] += 1
         self._log.warning("connection-closed", reason=reason, host=host)
 
     def _cut(self, strangers: list[Guest]) -> None:
@@ -186,22 +215,24 @@ class Guests:
 
 
 class Entrance:
-    """Passes the connections of ``listener`` on to ``zmq_socket``, whose messages come from `messages`."""
+    """Passes the connections of ``listener`` on to ``zmq_socket``, whose messages come from `messages`.
+    ``dropped`` is that of ``guests``."""
 
     def __init__(self, context: Context, guests: Guests, zmq_socket: Socket, listener: socket.socket) -> None:
-        self._context = context
+        self.context = context
+        self.socket = zmq_socket
+        self.dropped = guests.dropped
         self._guests = guests
-        self._socket = zmq_socket
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         self.port: int = listener.getsockname()[1]
 
     async def serve(self) -> None:
         """The task that accepts connections, until cancelled."""
-        await serve_listeners(self._enter, [self._listener], handler_nursery=self._context.nursery)
+        await serve_listeners(self._enter, [self._listener], handler_nursery=self.context.nursery)
 
     def messages(self) -> Iterator[tuple[Guest | None, list[zmq.Frame]]]:
         """Messages that are there, and who sent each; None: one that has left, or ZeroMQ itself."""
-        for frames in self._socket.take_frames():
+        for frames in self.socket.take_frames():
             guest = self._guests.find(user_of(frames[0]))
             if guest is not None:
                 guest.flow.took(sum([len(frame) + FRAME_BYTES for frame in frames]))
@@ -221,13 +252,13 @@ class Entrance:
     async def _enter(self, stream: trio.SocketStream) -> None:
         guest = self._guests.enter(_host(stream))
         guest.scope.deadline = trio.current_time() + HANDSHAKE_S
-        self._context.relays.add(guest.scope)
+        self.context.relays.add(guest.scope)
         try:
             with guest.scope, suppress(*_ENDS):
                 async with stream:
                     await self._serve(guest, stream)
         finally:
-            self._context.relays.discard(guest.scope)
+            self.context.relays.discard(guest.scope)
             self._guests.leave(guest)
 
     async def _serve(self, guest: Guest, stream: trio.SocketStream) -> None:
@@ -242,9 +273,9 @@ class Entrance:
         if signature[-1] != 0x7F:
             return
         guest.stage = Stage.GREETED
-        async with self._socket.open_pipe(b"dafka/%d" % guest.number) as pipe:
+        async with self.socket.open_pipe(b"dafka/%d" % guest.number) as pipe:
             await pipe.send_all(signature)
-            await relay(stream, pipe, guest.flow, self._socket.has_messages, lambda: self._on_stuck(guest))
+            await relay(stream, pipe, guest.flow, self.socket.has_messages, lambda: self._on_stuck(guest))
 
     def _on_stuck(self, guest: Guest) -> None:
         self._guests.close(guest, "a message without an end")

@@ -35,9 +35,9 @@ class _Link:
 
 
 class Inbox:
-    """The peers that this node is subscribed to. ``on_dropped`` gets a reason and the peer."""
+    """The peers that this node is subscribed to. ``on_dropped`` gets a reason and what the peer is called."""
 
-    def __init__(self, nursery: trio.Nursery, on_dropped: Callable[[str, Peer], None]) -> None:
+    def __init__(self, nursery: trio.Nursery, on_dropped: Callable[[str, str], None]) -> None:
         self._nursery = nursery
         self._on_dropped = on_dropped
         self._prefixes: set[bytes] = set()
@@ -62,7 +62,8 @@ class Inbox:
             self._ready.remove(link)
 
     def subscribe(self, prefix: bytes) -> None:
-        """Receive what begins so, from all peers and those to come. Once is enough."""
+        """Receive the commands that begin so (`codec.subscription_prefix`), from all peers and those to come.
+        Once is enough."""
         if prefix not in self._prefixes:
             self._prefixes.add(prefix)
             for link in self._links.values():
@@ -99,16 +100,17 @@ class Inbox:
         else:
             link.drained.set()
         peer, allowed = link.peer, link.allowed
+        name = peer.name or peer.endpoint
         for frames in messages:
             try:
                 command = decode(frames)
             except RemoteProtocolError as error:
-                self._on_dropped(error.what, peer)
+                self._on_dropped(error.what, name)
                 continue
             if allowed is None or type(command) in allowed:
                 batch.append(Received(command, peer))
             else:
-                self._on_dropped("not allowed to its sender", peer)
+                self._on_dropped("not allowed to its sender", name)
         return len(messages)
 
     async def _watch(self, link: _Link) -> None:

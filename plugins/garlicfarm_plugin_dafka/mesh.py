@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,17 +25,16 @@ import zmq
 from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, MAX_NODES, Beacons
-from garlicfarm_plugin_dafka.codec import Beacon, Command
+from garlicfarm_plugin_dafka.codec import Beacon
 from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
-from garlicfarm_plugin_dafka.entrance import Entrance, Guests, listen, share_of_descriptors
+from garlicfarm_plugin_dafka.entrance import Entrance, open_entrances, share_of_descriptors
 from garlicfarm_plugin_dafka.hosts import keep_connected
 from garlicfarm_plugin_dafka.inbox import Inbox
 from garlicfarm_plugin_dafka.keys import may_send
-from garlicfarm_plugin_dafka.network import Peer, Received, Subscription
+from garlicfarm_plugin_dafka.network import Peer
 from garlicfarm_plugin_dafka.outbox import Outbox
 from garlicfarm_plugin_dafka.relay import Allowance
-from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
-from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
+from garlicfarm_plugin_dafka.sockets import Socket
 
 __all__ = ["Mesh", "open_mesh"]
 
@@ -54,79 +52,51 @@ LINGER_MS: Final = 500
 
 
 @asynccontextmanager
-async def open_mesh(
-    config: MeshConfig, base_dir: Path = Path(), address: str | None = None
-) -> AsyncIterator[Mesh]:
+async def open_mesh(config: MeshConfig, base_dir: Path = Path()) -> AsyncIterator[Mesh]:
     """A node for the block: its tasks live in it, and its end disconnects the node.
 
     :param base_dir: what file names in the configuration are relative to.
-    :param address: the identity in its beacons, by which nodes know their own; None: a new one, of 32
-        hexadecimal digits.
     :raises ConfigError: with every problem of the configuration; or the node cannot listen there.
     """
     plan = config.check(base_dir)
-    keys = plan.keys
-    # Before any nursery, so that what is wrong is raised as it is; the handler before all that need it.
-    with listen(plan.listen.host, plan.listen.port) as listener:
-        async with open_context() as context:
-            zap = open_zap(context)
-            publisher = Socket(
-                context,
-                zmq.XPUB,
-                max_message_bytes=MAX_SUBSCRIPTION_BYTES,
-                high_water_mark=plan.high_water_mark,
-                linger_ms=LINGER_MS,
-            )
-            if keys is not None:
-                publisher.be_curve_server(keys.own)
-            dropped = Counter[str]()
-            guests = Guests(dropped)
-            entrance = Entrance(context, guests, publisher, listener)
-            listening = Endpoint("tcp", plan.listen.host, entrance.port)
-            async with trio.open_nursery() as nursery:
-                identity = address or uuid.uuid4().hex.upper()
-                mesh = Mesh(plan, identity, listening, publisher, entrance, dropped, context, nursery)
-                nursery.start_soon(entrance.serve)
-                known = None if keys is None else keys.known
-                nursery.start_soon(serve_zap, zap, known, guests.admit, guests.refuse)
-                yield mesh
-                nursery.cancel_scope.cancel()
+    make = partial(
+        Socket,
+        kind=zmq.XPUB,
+        max_message_bytes=MAX_SUBSCRIPTION_BYTES,
+        high_water_mark=plan.high_water_mark,
+        linger_ms=LINGER_MS,
+    )
+    place = plan.listen.port, make
+    async with open_entrances(plan.keys, plan.listen.host, place) as (nursery, (entrance,)):
+        yield Mesh(plan, entrance, nursery)
 
 
 class Mesh:
     """See the module; `open_mesh` makes one. One task at a time calls `receive`, and one `subscriptions`."""
 
-    def __init__(
-        self,
-        plan: MeshPlan,
-        address: str,
-        endpoint: Endpoint,
-        publisher: Socket,
-        entrance: Entrance,
-        dropped: Counter[str],
-        context: Context,
-        nursery: trio.Nursery,
-    ) -> None:
-        self.address = address
-        """The identity in this node's beacons."""
-        self.endpoint = endpoint
+    def __init__(self, plan: MeshPlan, entrance: Entrance, nursery: trio.Nursery) -> None:
+        self.address = uuid.uuid4().hex.upper()
+        """The identity in this node's beacons, by which nodes know their own."""
+        self.endpoint = Endpoint("tcp", plan.listen.host, entrance.port)
         """Where this node listens."""
-        self.dropped = dropped
+        self.dropped = entrance.dropped
         """How many messages, beacons, subscriptions and connections were refused, by reason."""
         self._plan = plan
-        self._context = context
+        self._context = entrance.context
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
-        self._inbox = Inbox(nursery, self._on_message_dropped)
+        self._inbox = inbox = Inbox(nursery, self._on_dropped)
+        self.subscribe, self.unsubscribe, self.receive = inbox.subscribe, inbox.unsubscribe, inbox.receive
         known = plan.keys.known if plan.keys is not None else None
-        self._outbox = Outbox(publisher, entrance, known, self._on_dropped)
-        nursery.start_soon(self._outbox.admit)
+        outbox = Outbox(entrance, known, self._on_dropped)
+        self.send, self.send_all, self.subscriptions = outbox.send, outbox.send_all, outbox.subscriptions
+        nursery.start_soon(outbox.admit)
         self._peers: dict[Beacon, tuple[Peer, trio.CancelScope]] = {}
         self._max_peers = share_of_descriptors(MAX_NODES, 16)
         self._allowances = WeakValueDictionary[str, Allowance]()
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
         key = plan.keys.own.public if plan.keys is not None else ""
-        own = Beacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
+        own = Beacon(self.address, plan.advertise_host, plan.advertise_port or entrance.port, key)
         self._beacons = beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
         nursery.start_soon(beacons.expire)
         for tower in plan.towers:
@@ -157,37 +127,6 @@ class Mesh:
     def has_tower(self) -> bool:
         """Whether a tower has answered within the last four seconds; true for the first four."""
         return self._beacons.has_tower
-
-    def subscribe(self, prefix: bytes) -> None:
-        """Receive the commands that begin so (`codec.subscription_prefix`), from all peers and later ones."""
-        self._inbox.subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        """End a subscription, if there is one."""
-        self._inbox.unsubscribe(prefix)
-
-    def send(self, command: Command) -> None:
-        """Send a command to its subscribers. Never waits: those whose queue is full do not get it.
-
-        :raises LocalProtocolError: the wire cannot carry it.
-        """
-        self._outbox.send(command)
-
-    def send_all(self, commands: Iterable[Command]) -> None:
-        """Send commands, as `send` each, for less. Let other tasks run after some hundred.
-
-        :raises LocalProtocolError: the wire cannot carry one; those before it were sent.
-        """
-        self._outbox.send_all(commands)
-
-    async def receive(self) -> list[Received]:
-        """Wait for commands, and take up to about a thousand. Cancellation loses none."""
-        return await self._inbox.receive()
-
-    async def subscriptions(self) -> list[Subscription]:
-        """Wait for changes of what peers have subscribed to at this node. Only the last 4096 are kept.
-        Cancellation loses none."""
-        return await self._outbox.subscriptions()
 
     def _client(self, kind: int, server_key: str, max_message_bytes: int) -> Socket:
         mark, keys = self._plan.high_water_mark, self._plan.keys
@@ -226,19 +165,18 @@ class Mesh:
         return True
 
     async def _connect(self, beacon: Beacon, peer: Peer, socket: Socket, scope: trio.CancelScope) -> None:
+        # That of the node's key, which all nodes with it share; without keys, of its endpoint.
+        whose = beacon.key or beacon.endpoint
+        allowance = self._allowances.setdefault(whose, Allowance(MAX_UNTAKEN_BYTES))
         with scope:
             await keep_connected(
                 socket,
                 beacon.host,
                 beacon.port,
                 limiter=self._limiter,
-                allowance=self._allowance(beacon),
+                allowance=allowance,
                 on_stuck=partial(self._on_stuck, peer.name or peer.endpoint),
             )
-
-    def _allowance(self, beacon: Beacon) -> Allowance:
-        """That of a node's key, which all nodes with it share; without keys, of its endpoint."""
-        return self._allowances.setdefault(beacon.key or beacon.endpoint, Allowance(MAX_UNTAKEN_BYTES))
 
     def _on_stuck(self, sender: str) -> None:
         self._on_dropped("a message without an end", sender)
@@ -248,9 +186,6 @@ class Mesh:
         scope.cancel()
         self._inbox.remove(peer)
         self._log.info("node-lost", endpoint=peer.endpoint, name=peer.name, address=peer.address)
-
-    def _on_message_dropped(self, reason: str, peer: Peer) -> None:
-        self._on_dropped(reason, peer.name or peer.endpoint)
 
     def _on_dropped(self, reason: str, sender: str = "") -> None:
         self.dropped[reason] += 1

@@ -17,7 +17,6 @@ from garlicfarm_plugin_dafka.codec import MAX_NAME_BYTES, Command, encode, split
 from garlicfarm_plugin_dafka.entrance import Entrance, Guest
 from garlicfarm_plugin_dafka.keys import KnownPeer, may_subscribe
 from garlicfarm_plugin_dafka.network import Subscription
-from garlicfarm_plugin_dafka.sockets import Socket
 
 __all__ = ["Outbox"]
 
@@ -25,7 +24,7 @@ MAX_WAITING: Final = 4096
 
 
 class Outbox:
-    """Takes the publishing socket, which becomes its own, and the entrance that leads to it.
+    """Takes the entrance that leads to the publishing socket, which becomes its own.
 
     ``known``: the peers by their keys; None: without keys, all may subscribe. ``on_dropped`` gets a reason
     and the name of the peer, or "".
@@ -33,18 +32,17 @@ class Outbox:
 
     def __init__(
         self,
-        socket: Socket,
         entrance: Entrance,
         known: Mapping[str, KnownPeer] | None,
         on_dropped: Callable[[str, str], None],
     ) -> None:
-        self._socket = socket
+        self._socket = entrance.socket
         self._entrance = entrance
         self._known = known
         self._on_dropped = on_dropped
         self._changes: deque[Subscription] = deque(maxlen=MAX_WAITING)
         self._has_changes = trio.Event()
-        socket.set(zmq.XPUB_MANUAL, 1)
+        self._socket.set(zmq.XPUB_MANUAL, 1)
 
     def send(self, command: Command) -> None:
         """Send a command to its subscribers. Never waits: those whose queue is full do not get it.
@@ -54,7 +52,7 @@ class Outbox:
         self._socket.send(encode(command))
 
     def send_all(self, commands: Iterable[Command]) -> None:
-        """Send commands, as `send` each, for less.
+        """Send commands, as `send` each, for less. Let other tasks run after some hundred.
 
         :raises LocalProtocolError: the wire cannot carry one; those before it were sent.
         """

@@ -8,9 +8,9 @@ sender. A node that names no host has the address that it is connected from.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,9 @@ from garlicfarm_plugin_dafka.codec import (
     decode_node_beacon,
     encode_tower_beacon,
 )
-from garlicfarm_plugin_dafka.config import TowerConfig
-from garlicfarm_plugin_dafka.entrance import Entrance, Guest, Guests, listen
-from garlicfarm_plugin_dafka.sockets import Socket, open_context
-from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
+from garlicfarm_plugin_dafka.config import TowerConfig, TowerPlan
+from garlicfarm_plugin_dafka.entrance import Entrance, Guest, open_entrances
+from garlicfarm_plugin_dafka.sockets import Socket
 
 __all__ = ["Tower", "open_tower"]
 
@@ -46,67 +45,36 @@ async def open_tower(config: TowerConfig, base_dir: Path = Path()) -> AsyncItera
     :raises ConfigError: with every problem of the configuration; or the tower cannot listen there.
     """
     plan = config.check(base_dir)
-    with listen(plan.host, plan.in_port) as in_listener, listen(plan.host, plan.out_port) as out_listener:
-        async with open_context() as context:
-            zap = open_zap(context)
-            incoming, outgoing = (
-                Socket(context, kind, max_message_bytes=MAX_MESSAGE_BYTES, high_water_mark=HIGH_WATER_MARK)
-                for kind in (zmq.XSUB, zmq.XPUB)
-            )
-            outgoing.set(zmq.XPUB_WELCOME_MSG, WELCOME)
-            if plan.keys is not None:
-                incoming.be_curve_server(plan.keys.own)
-                outgoing.be_curve_server(plan.keys.own)
-            dropped = Counter[str]()
-            guests = Guests(dropped)
-            entrance = Entrance(context, guests, incoming, in_listener)
-            exit = Entrance(context, guests, outgoing, out_listener)
-            async with trio.open_nursery() as nursery:
-                place = Endpoint("tcp", plan.host, entrance.port, {"out": str(exit.port)})
-                tower = Tower(
-                    incoming, outgoing, entrance, exit, place, dropped, has_keys=plan.keys is not None
-                )
-                known = None if plan.keys is None else plan.keys.known
-                nursery.start_soon(serve_zap, zap, known, guests.admit, guests.refuse)
-                nursery.start_soon(entrance.serve)
-                nursery.start_soon(exit.serve)
-                nursery.start_soon(tower.pass_on)
-                nursery.start_soon(tower.take_subscriptions)
-                yield tower
-                nursery.cancel_scope.cancel()
+    make = partial(Socket, max_message_bytes=MAX_MESSAGE_BYTES, high_water_mark=HIGH_WATER_MARK)
+    incoming = plan.in_port, partial(make, kind=zmq.XSUB)
+    outgoing = plan.out_port, partial(make, kind=zmq.XPUB)
+    async with open_entrances(plan.keys, plan.host, incoming, outgoing) as (nursery, entrances):
+        tower = Tower(plan, *entrances)
+        nursery.start_soon(tower.pass_on)
+        nursery.start_soon(tower.take_subscriptions)
+        yield tower
 
 
 class Tower:
     """See the module; `open_tower` makes one."""
 
-    def __init__(
-        self,
-        incoming: Socket,
-        outgoing: Socket,
-        entrance: Entrance,
-        exit: Entrance,
-        endpoint: Endpoint,
-        dropped: Counter[str],
-        *,
-        has_keys: bool,
-    ) -> None:
-        self.endpoint = endpoint
+    def __init__(self, plan: TowerPlan, incoming: Entrance, outgoing: Entrance) -> None:
+        self.endpoint = Endpoint("tcp", plan.host, incoming.port, {"out": str(outgoing.port)})
         """Where it listens, as nodes take it: ``tcp://HOST:PORT?out=PORT``."""
-        self.dropped = dropped
+        self.dropped = incoming.dropped
         """How many messages and connections were refused, by reason."""
         self._incoming = incoming
         self._outgoing = outgoing
-        self._entrance = entrance
-        self._exit = exit
-        self._has_keys = has_keys
+        self._has_keys = plan.keys is not None
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
+        outgoing.socket.set(zmq.XPUB_WELCOME_MSG, WELCOME)
 
     async def pass_on(self) -> None:
         """The task that passes beacons on, until cancelled."""
-        self._incoming.send([b"\x01" + BEACON])  # subscribes to the beacons of all nodes, also later ones
+        self._incoming.socket.send([b"\x01" + BEACON])  # to the beacons of all nodes, also later ones
         while True:
-            await self._incoming.wait_readable()
-            for guest, frames in self._entrance.messages():
+            await self._incoming.socket.wait_readable()
+            for guest, frames in self._incoming.messages():
                 if guest is None:
                     continue
                 try:
@@ -115,16 +83,16 @@ class Tower:
                     self.dropped[error.what] += 1
                     self._log.warning("beacon-dropped", reason=error.what, host=guest.host)
                     continue
-                self._outgoing.send(encode_tower_beacon(beacon))
+                self._outgoing.socket.send(encode_tower_beacon(beacon))
 
     async def take_subscriptions(self) -> None:
         """The task that takes the subscriptions of nodes, which ZeroMQ has seen to, until cancelled."""
         while True:
-            await self._outgoing.wait_readable()
-            for guest, frames in self._exit.messages():
+            await self._outgoing.socket.wait_readable()
+            for guest, frames in self._outgoing.messages():
                 if guest is not None:
                     change = frames[0].bytes
-                    self._exit.subscribed(guest, change[1:], is_on=change[:1] == b"\x01")
+                    self._outgoing.subscribed(guest, change[1:], is_on=change[:1] == b"\x01")
 
     def _passed_on(self, guest: Guest, frames: list[zmq.Frame]) -> Beacon:
         """The beacon in a message, as the tower passes it on. Raises `RemoteProtocolError`."""

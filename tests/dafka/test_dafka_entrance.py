@@ -168,7 +168,7 @@ async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch):
         async with open_mesh(MeshConfig(towers=(str(tower.endpoint),))) as node:
             node.subscribe(HELLO)
             while not node.peers:
-                tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, "")))
+                tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, "")))
                 await trio.sleep(0.01)
             await until(lambda: sent and sent[-1] == 0)
             assert node.dropped["a message without an end"] >= 1
@@ -188,7 +188,7 @@ async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, liste
         await tower_hears(tower, consumer)
         for number in range(300):
             beacon = Beacon(f"A{number}", HOST, listener.getsockname()[1], key)
-            tower._outgoing.send(encode_tower_beacon(beacon))
+            tower._outgoing.socket.send(encode_tower_beacon(beacon))
         await until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
         assert len(consumer.peers) == MAX_NODES_OF_KEY
         async with ring.mesh("producer", tower):
@@ -198,7 +198,7 @@ async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, liste
 async def tower_hears(tower, consumer) -> None:
     """Wait until what the tower sends reaches the node."""
     while not consumer.dropped:
-        tower._outgoing.send([b"B"])
+        tower._outgoing.socket.send([b"B"])
         await trio.sleep(0.01)
 
 

@@ -198,7 +198,7 @@ async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, conte
         await until(lambda: mesh.peers)  # it hears the tower
         key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
         for beacon in Beacon("A", "10.0.0.1", 5000), Beacon("B", HOST, 5000, key):
-            tower._outgoing.send(encode_tower_beacon(beacon))
+            tower._outgoing.socket.send(encode_tower_beacon(beacon))
         await until_dropped(mesh, "a node with a key or beyond loopback, and no keys here", 2)
         assert [peer.address for peer in mesh.peers] == [other.address]
 
@@ -395,10 +395,10 @@ async def test_a_tower_that_lies_about_a_key_connects_nobody(ring, tmp_path, con
     ):
         consumer.subscribe(HELLO)
         await other.subscriptions()  # the consumer hears the tower
-        tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, stranger.public)))
+        tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, stranger.public)))
         await until_dropped(consumer, "a node without a known key")
         assert [peer.name for peer in consumer.peers] == ["other"]
-        tower._outgoing.send(encode_tower_beacon(Beacon("A", HOST, port, keys["producer"].public)))
+        tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, keys["producer"].public)))
         await until(lambda: len(consumer.peers) == 2)
         with trio.move_on_after(0.5) as waited:
             await liar.receive()
