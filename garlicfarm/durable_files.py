@@ -11,17 +11,20 @@ what root replaces keeps its owner.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from garlicfarm import descriptors
+from garlicfarm.regular_files import open_file
 
 __all__ = [
     "fsync_path",
     "give_to_owner",
     "make_private_directory",
     "move_into_place",
+    "open_locked",
     "owner_of",
     "replace_file",
     "write_new_file",
@@ -85,6 +88,22 @@ def move_into_place(part: Path, path: Path) -> None:
     fsync_path(part)
     part.rename(path)
     fsync_path(path.parent)
+
+
+def open_locked(path: Path) -> int:
+    """Open a file that no other process has locked, and lock it until its descriptor is closed, or until the
+    process ends. It is made, private, if it is not there. Close it with `descriptors.close`.
+
+    Raises `BlockingIOError`: another process has locked it; other `OSError`.
+    """
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _give(descriptor, path.parent.stat())
+    except BaseException:
+        descriptors.close(descriptor)
+        raise
+    return descriptor
 
 
 def make_private_directory(directory: Path) -> None:

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from zlib import crc32
 import msgspec
 
 from garlicfarm import descriptors
-from garlicfarm.durable_files import fsync_path, owner_of, replace_file
+from garlicfarm.durable_files import fsync_path, open_locked, owner_of, replace_file
 from garlicfarm.errors import (
     ConfigError,
     LocalProtocolError,
@@ -32,7 +31,7 @@ from garlicfarm.errors import (
     StorageMissing,
 )
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
-from garlicfarm.regular_files import open_file, read_file
+from garlicfarm.regular_files import read_file
 from garlicfarm.storage.damage import other_version, unknown_files
 
 __all__ = ["LOST_STORE", "DataDirectory"]
@@ -154,14 +153,12 @@ def _decode_node(data: bytes, where: Path) -> _Node:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+        descriptor = open_locked(path)
+    except BlockingIOError as error:
+        raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
     except OSError as error:
         raise StorageError(f"cannot open {path}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
         yield
     finally:
         descriptors.close(descriptor)

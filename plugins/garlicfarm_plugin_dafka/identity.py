@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
-from garlicfarm.durable_files import give_to_owner, make_private_directory
-from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse, StorageVersion
-from garlicfarm.regular_files import check_regular
+from garlicfarm.errors import StorageDamaged
+from garlicfarm_plugin_dafka.sqlite_files import FileKind, explained, open_database, transaction
 
 __all__ = ["ProducerIdentity"]
 
-_APPLICATION_ID = 0x47466470
-_VERSION = 1
-_TABLES = f"""
+_KIND = FileKind(
+    holds="identity of a producer",
+    user="producer",
+    application_id=0x47466470,
+    version=1,
+    tables="""
 CREATE TABLE producer (topic TEXT NOT NULL, partition TEXT NOT NULL, next INTEGER NOT NULL) STRICT;
 CREATE TABLE record (sequence INTEGER PRIMARY KEY, content BLOB NOT NULL) STRICT;
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {_VERSION};
-"""
+""",
+)
 
 
 class ProducerIdentity:
@@ -36,23 +34,24 @@ class ProducerIdentity:
 
     def __init__(self, path: Path, topic: str) -> None:
         self.path = path
-        self.topic = topic
+        self.partition: str
+        self.next: int
+        self.contents: list[bytes]
+        # The lock of the first transaction stays.
+        self._database = database = open_database(path, _KIND, "locking_mode = EXCLUSIVE")
         try:
-            _make(path)
-        except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}") from error
-        with self._explained():
-            self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        try:
-            with self._explained():
-                self._open()
-                self.partition, self.next = self._read()
-                self.contents = [
-                    content
-                    for (content,) in self._database.execute("SELECT content FROM record ORDER BY sequence")
-                ]
+            with explained(path, _KIND), transaction(database):
+                row = database.execute("SELECT topic, partition, next FROM producer").fetchone()
+                if row is None:
+                    row = topic, uuid.uuid4().hex.upper(), 0
+                    database.execute("INSERT INTO producer VALUES (?, ?, ?)", row)
+                rows = database.execute("SELECT content FROM record ORDER BY sequence").fetchall()
+            kept, self.partition, self.next = row
+            self.contents = [content for (content,) in rows]
+            if kept != topic:
+                raise StorageDamaged(f"{path} is the identity of a producer of {kept!r}; name another file")
         except BaseException:
-            self._database.close()
+            database.close()
             raise
 
     @property
@@ -65,7 +64,7 @@ class ProducerIdentity:
 
         :raises StorageError: it cannot be written.
         """
-        with self._explained(), self._transaction():
+        with explained(self.path, _KIND), transaction(self._database):
             self._database.executemany("INSERT INTO record VALUES (?, ?)", enumerate(contents, first))
             self._database.execute("UPDATE producer SET next = ?", [first + len(contents)])
             self._database.execute("DELETE FROM record WHERE sequence < ?", [acked])
@@ -73,69 +72,7 @@ class ProducerIdentity:
     def close(self, acked: int) -> None:
         """Delete the records before ``acked``, and let another process open it."""
         try:
-            with self._explained():
+            with explained(self.path, _KIND):
                 self._database.execute("DELETE FROM record WHERE sequence < ?", [acked])
         finally:
             self._database.close()
-
-    def _open(self) -> None:
-        database = self._database
-        for setting in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
-            database.execute(f"PRAGMA {setting}")
-        database.execute("BEGIN EXCLUSIVE")
-        database.execute("COMMIT")  # the lock stays
-
-    def _read(self) -> tuple[str, int]:
-        ids = self._database.execute("PRAGMA application_id"), self._database.execute("PRAGMA user_version")
-        application_id, version = (cursor.fetchone()[0] for cursor in ids)
-        if (application_id, version) == (0, 0) and not self._database.execute(
-            "SELECT 1 FROM sqlite_schema"
-        ).fetchone():
-            partition = uuid.uuid4().hex.upper()
-            with self._transaction():
-                for statement in filter(str.strip, _TABLES.split(";")):
-                    self._database.execute(statement)
-                self._database.execute("INSERT INTO producer VALUES (?, ?, 0)", [self.topic, partition])
-            return partition, 0
-        if application_id != _APPLICATION_ID:
-            raise StorageDamaged(f"{self.path} holds no identity of a producer; name another file")
-        if version != _VERSION:
-            raise StorageVersion(f"{self.path} has version {version}, and this program knows {_VERSION}")
-        topic, partition, following = self._database.execute("SELECT * FROM producer").fetchone()
-        if topic != self.topic:
-            raise StorageDamaged(f"{self.path} is the identity of a producer of {topic!r}; name another file")
-        return str(partition), int(following)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
-            raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise StorageInUse(
-                    f"{self.path} is in use by another producer; stop that one, or name another file"
-                ) from error
-            raise StorageError(f"{self.path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            wrong = f"{self.path} holds no identity of a producer ({error}); name another file"
-            raise StorageDamaged(wrong) from error
-
-
-def _make(path: Path) -> None:
-    """SQLite gives its other files the mode of this one."""
-    make_private_directory(path.parent)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        give_to_owner(path, path.parent)
-    check_regular(path)

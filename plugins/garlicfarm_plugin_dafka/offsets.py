@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping, Set
 from pathlib import Path
 
 import msgspec
 
-from garlicfarm.durable_files import give_to_owner, make_private_directory, replace_file
+from garlicfarm import descriptors
+from garlicfarm.durable_files import make_private_directory, open_locked, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm.regular_files import read_file
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
@@ -51,7 +50,7 @@ class OffsetsFile:
 
     def close(self) -> None:
         """Let another process open it."""
-        os.close(self._lock)
+        descriptors.close(self._lock)
 
     @property
     def saved(self) -> dict[Partition, int]:
@@ -96,15 +95,10 @@ def _lock(path: Path) -> int:
     lock = path.with_name(f"{path.name}.lock")
     try:
         make_private_directory(path.parent)
-        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        give_to_owner(lock, lock.parent)
-    except OSError as error:
-        raise StorageError(f"{lock}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
+        return open_locked(lock)
+    except BlockingIOError as error:
         raise StorageInUse(
             f"{path} is in use by another consumer; stop that one, or name another file"
         ) from error
-    return descriptor
+    except OSError as error:
+        raise StorageError(f"{lock}: {error.strerror}") from error

@@ -18,8 +18,6 @@ counts as saved.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,22 +26,27 @@ from zlib import crc32
 
 import msgspec
 
-from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
-from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse, StorageVersion
+from garlicfarm import descriptors
+from garlicfarm.durable_files import fsync_path, make_private_directory, open_locked
+from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm_plugin_dafka.reading import Partition
+from garlicfarm_plugin_dafka.sqlite_files import FileKind, connect, explained, open_database, transaction
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
 
 __all__ = ["RecordFiles", "RecordReader"]
 
-FORMAT_VERSION = 1
 _DATABASE = "records.sqlite"
 _LOCK = "lock"
-_APPLICATION_ID = 0x44_41_46_4B  # "DAFK"
 _CHUNK_BYTES = 256 << 10
 _CHUNK_RECORDS = 4096
 _OVERHEAD_BYTES = 64
 _EXPIRE_AT_ONCE = 1000
-_SCHEMA = """
+_KIND = FileKind(
+    holds="records of Dafka",
+    user="store",
+    application_id=0x44_41_46_4B,  # "DAFK"
+    version=1,
+    tables="""
 CREATE TABLE partition (
     id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, name TEXT NOT NULL,
     tail INTEGER NOT NULL, next INTEGER NOT NULL, bytes INTEGER NOT NULL, UNIQUE (topic, name)
@@ -54,7 +57,8 @@ CREATE TABLE batch (
     "check" INTEGER NOT NULL, contents BLOB NOT NULL
 );
 CREATE UNIQUE INDEX batch_place ON batch (partition, first);
-"""
+""",
+)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
@@ -77,56 +81,42 @@ class RecordFiles:
         self.path = directory / _DATABASE
         self._saved: dict[Partition, _Saved] = {}
         self._saved_ms = 0
-        self._lock = _lock(directory)
         try:
-            with _mapped(self.path):
-                self._open()
+            make_private_directory(directory)
+            self._lock = open_locked(directory / _LOCK)
+        except BlockingIOError as error:
+            raise StorageInUse(
+                f"{directory} is in use by another store; stop that one, or name another directory"
+            ) from error
+        except OSError as error:
+            raise StorageError(f"{directory}: {error.strerror}") from error
+        try:
+            self._database = open_database(self.path, _KIND, "page_size = 16384")
+            try:
+                with explained(self.path, _KIND):
+                    self._read(self._database)
+            except BaseException:
+                self._database.close()
+                raise
         except BaseException:
-            os.close(self._lock)
+            descriptors.close(self._lock)
             raise
 
-    def _open(self) -> None:
-        if not self.path.exists():
-            write_new_file(self.path, b"", 0o600)
-        database = self._database = _connect(self.path)
-        try:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            if version == application == 0:
-                database.execute("PRAGMA page_size = 16384")
-            elif application != _APPLICATION_ID:
-                raise StorageDamaged(f"{self.path} holds no records of Dafka")
-            elif version != FORMAT_VERSION:
-                raise StorageVersion(
-                    f"{self.path} has format version {version}, this program knows {FORMAT_VERSION}; "
-                    "use the program that wrote it"
-                )
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            fsync_path(
-                self.path.with_name(f"{_DATABASE}-wal")
-            )  # or what was ahead could come back, less its end
-            if version == 0:
-                database.executescript(
-                    f"BEGIN; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID};"
-                    f" PRAGMA user_version = {FORMAT_VERSION}; COMMIT"
-                )
-            for topic, name, *numbers in database.execute(
-                "SELECT topic, name, id, tail, next, bytes FROM partition ORDER BY id"
-            ):
-                self._saved[topic, name] = _Saved(*numbers)
-            newest = "SELECT saved_ms FROM batch ORDER BY id DESC LIMIT 1"
-            self._saved_ms = (database.execute(newest).fetchone() or (0,))[0]
-        except BaseException:
-            database.close()
-            raise
+    def _read(self, database: sqlite3.Connection) -> None:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        fsync_path(self.path.with_name(f"{_DATABASE}-wal"))  # or what was ahead could come back, less its end
+        for topic, name, *numbers in database.execute(
+            "SELECT topic, name, id, tail, next, bytes FROM partition ORDER BY id"
+        ):
+            self._saved[topic, name] = _Saved(*numbers)
+        newest = "SELECT saved_ms FROM batch ORDER BY id DESC LIMIT 1"
+        self._saved_ms = (database.execute(newest).fetchone() or (0,))[0]
 
     def close(self) -> None:
         """Close the files. Nothing is written that matters."""
         with suppress(sqlite3.Error):  # it copies what is written ahead; the next start does it again
             self._database.close()
-        os.close(self._lock)
+        descriptors.close(self._lock)
 
     @property
     def size_bytes(self) -> int:
@@ -220,11 +210,8 @@ class RecordFiles:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        database = self._database
-        with _mapped(self.path):
-            database.execute("BEGIN IMMEDIATE")
-            yield database
-            database.execute("COMMIT")
+        with explained(self.path, _KIND), transaction(self._database):
+            yield self._database
 
 
 class RecordReader:
@@ -232,8 +219,8 @@ class RecordReader:
 
     def __init__(self, files: RecordFiles) -> None:
         self._path = files.path
-        with _mapped(self._path):
-            self._database = _connect(files.path)
+        with explained(self._path, _KIND):
+            self._database = connect(files.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -244,7 +231,7 @@ class RecordReader:
         ``max_bytes`` but for one. Raises `StorageDamaged`: they fail their check."""
         found: list[bytes] = []
         size = 0
-        with _mapped(self._path):
+        with explained(self._path, _KIND):
             for at, last, check, contents, id in self._batches(topic, partition, first, end):
                 if at > first + len(found):  # what was before it is deleted meanwhile
                     break
@@ -296,36 +283,3 @@ def _chunks(contents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 def _check(id: int, first: int, contents: bytes) -> int:
     return crc32(contents, crc32(b"%d %d" % (id, first)))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-
-
-def _lock(directory: Path) -> int:
-    try:
-        make_private_directory(directory)
-        descriptor = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StorageError(f"{directory}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StorageInUse(
-            f"{directory} is in use by another store; stop that one, or name another directory"
-        ) from error
-    return descriptor
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise StorageDamaged(f"{path}: {error}") from error
-        raise StorageError(f"{path}: {error}") from error
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from garlicfarm.errors import StorageError
-from garlicfarm_plugin_dafka import record_files
+from garlicfarm_plugin_dafka import record_files, sqlite_files
 from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.store_core import Unsaved
 
@@ -60,7 +60,7 @@ def _replace_sql(old: str, new: str) -> None:
     def connect(path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Replacing)
 
-    record_files._connect = connect
+    sqlite_files.connect = connect
 
 
 def never_sync() -> None:
