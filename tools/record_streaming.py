@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network, reexec_in_private_net
 from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.lab.site import fetch
-from garlicfarm_plugin_i2cp.connection import Connection, open_connection
+from garlicfarm_plugin_i2cp.connection import Connection, open_connection, parse_address
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     DELAY_REQUESTED,
@@ -407,10 +406,8 @@ def service_keys() -> DestinationKeys:
 async def opened_session(
     network: I2pdNetwork, keys: DestinationKeys, recorder: Recorder
 ) -> AsyncIterator[Session]:
-    host, _, port = network[2].i2cp.partition(":")
-    open_i2cp = partial(trio.open_tcp_stream, host, int(port))
     async with (
-        open_connection(open_i2cp, network[2].i2cp) as connection,
+        open_connection(parse_address(network[2].i2cp)) as connection,
         trio.open_nursery() as nursery,
     ):
         session = Session(connection, keys, recorder)

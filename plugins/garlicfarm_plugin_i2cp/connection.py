@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 
+import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
 
-__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "open_connection", "parse_address"]
+__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "RouterAddress", "open_connection", "parse_address"]
 
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
 
 GET_DATE = encode_get_date("0.9.57")
+
+
+class RouterAddress(msgspec.Struct, frozen=True):
+    """Where a router's I2CP is: ``text``, for errors, and how to ``connect`` to it."""
+
+    text: str
+    connect: Callable[[], Awaitable[trio.abc.Stream]]
 
 
 class Connection:
@@ -91,28 +100,26 @@ class Connection:
 
 
 @asynccontextmanager
-async def open_connection(
-    connect: Callable[[], Awaitable[trio.abc.Stream]], router: str
-) -> AsyncIterator[Connection]:
+async def open_connection(router: RouterAddress) -> AsyncIterator[Connection]:
     """A connection, closed at the end. Raises `PublisherError`: nothing listens there."""
     try:
         with trio.fail_after(ANSWER_TIMEOUT_S):
-            stream = await connect()
+            stream = await router.connect()
     except (OSError, trio.TooSlowError) as error:
         is_late = isinstance(error, trio.TooSlowError)
         text = f"no answer within {ANSWER_TIMEOUT_S:.0f} s" if is_late else cause_of(error)
         raise PublisherError(
-            f"I2CP at {router} cannot be reached: {text}; is the router running, with I2CP enabled (in "
+            f"I2CP at {router.text} cannot be reached: {text}; is the router running, with I2CP enabled (in "
             "i2pd.conf: enabled = true of [i2cp])?"
         ) from None
     try:
-        yield Connection(stream, router)
+        yield Connection(stream, router.text)
     finally:
         await trio.aclose_forcefully(stream)
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of a router's I2CP; raises `ConfigError`: not HOST:PORT, or not on loopback."""
+def parse_address(address: str) -> RouterAddress:
+    """From HOST:PORT. Raises `ConfigError`: not HOST:PORT, or not on loopback."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -127,4 +134,4 @@ def parse_address(address: str) -> tuple[str, int]:
                 "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
             ]
         )
-    return host, number
+    return RouterAddress(address, partial(trio.open_tcp_stream, host, number))

@@ -9,11 +9,8 @@ expires: I2P has no way to take a Meta LeaseSet back.
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Self
-
-import trio
 
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.lease_set import verify_meta_lease_set
@@ -43,7 +40,7 @@ class MetaPublisher(Publisher):
 
     def __init__(self, config: I2cpConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
-        host, port = parse_address(config.address)
+        router = parse_address(config.address)
         if site.master is None:
             raise ConfigError(
                 [
@@ -54,12 +51,7 @@ class MetaPublisher(Publisher):
         self._master: MasterSession = site.master
         self._options = session_options("meta", config.hops, config.quantity)
         self._configuration(_now_ms())
-        self._keeper = MetaKeeper(
-            config.address,
-            connect=partial(trio.open_tcp_stream, host, port),
-            configuration=self._configuration,
-            now_ms=_now_ms,
-        )
+        self._keeper = MetaKeeper(router, configuration=self._configuration, now_ms=_now_ms)
         self._background = Background()
 
     @property

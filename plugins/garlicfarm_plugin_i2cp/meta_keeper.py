@@ -20,7 +20,7 @@ A session that is refused or dies is created again, after 1, 2, 4 … 30 s.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -38,7 +38,13 @@ from garlicfarm.i2p.i2cp import (
     encode_create_lease_set2,
 )
 from garlicfarm.publisher import PublisherStatus, PublishOrder
-from garlicfarm_plugin_i2cp.connection import ANSWER_TIMEOUT_S, GET_DATE, Connection, open_connection
+from garlicfarm_plugin_i2cp.connection import (
+    ANSWER_TIMEOUT_S,
+    GET_DATE,
+    Connection,
+    RouterAddress,
+    open_connection,
+)
 from garlicfarm_plugin_i2cp.session import (
     PATIENCE_S,
     BackOff,
@@ -68,19 +74,13 @@ class _Session:
 
 
 class MetaKeeper:
-    """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
-    from the wall clock, ms since 1970, which ``now_ms`` reads."""
+    """See the module. ``configuration``: a signed session configuration from the wall clock, ms since 1970,
+    which ``now_ms`` reads."""
 
     def __init__(
-        self,
-        router: str,
-        *,
-        connect: Callable[[], Awaitable[trio.abc.Stream]],
-        configuration: Callable[[int], bytes],
-        now_ms: Callable[[], int],
+        self, router: RouterAddress, *, configuration: Callable[[int], bytes], now_ms: Callable[[], int]
     ) -> None:
         self._router = router
-        self._connect = connect
         self._configuration = configuration
         self._now_ms = now_ms
         self._order: PublishOrder | None = None
@@ -96,7 +96,7 @@ class MetaKeeper:
 
     async def check(self) -> None:
         """Raises `PublisherError` unless the router speaks I2CP, and its clock agrees with this node's."""
-        async with open_connection(self._connect, self._router) as connection:
+        async with open_connection(self._router) as connection:
             await connection.greet(self._now_ms())
 
     async def publish(self, order: PublishOrder) -> None:
@@ -117,7 +117,7 @@ class MetaKeeper:
                     raise PublisherError(self._problem)
                 await self._changed.wait()
             return
-        late = f"the router at {self._router} has not taken the Meta LeaseSet within {PATIENCE_S:.0f} s"
+        late = f"the router at {self._router.text} has not taken the Meta LeaseSet within {PATIENCE_S:.0f} s"
         raise PublisherError(self._problem or late)
 
     async def retire(self) -> None:
@@ -162,7 +162,7 @@ class MetaKeeper:
         while self._order is not None:
             was_taken = False
             try:
-                async with open_connection(self._connect, self._router) as connection:
+                async with open_connection(self._router) as connection:
                     await connection.greet(self._now_ms())
                     id_ = await create_session(connection, self._configuration(self._now_ms()))
                     heartbeat = Heartbeat(HEARTBEAT_S, ANSWER_TIMEOUT_S, trio.current_time())
@@ -195,7 +195,8 @@ class MetaKeeper:
                 return
             if not session.has_asked:
                 self._problem = (
-                    f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"
+                    f"the router at {self._router.text} has not asked for a LeaseSet yet; "
+                    "it is building tunnels"
                 )
             next_s = session.given_at + MIN_INTERVAL_S
             is_new = session.has_asked and order is not session.given

@@ -53,7 +53,7 @@ class ServicePublisher(Publisher):
         super().__init__(config, base_dir, site)
         problems: list[str] = []
         try:
-            host, port = parse_address(config.address)
+            router = parse_address(config.address)
         except ConfigError as error:
             problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
@@ -66,19 +66,21 @@ class ServicePublisher(Publisher):
         self._tunnels = Tunnels(
             in_=int(options.get("inbound.quantity", 0)), out=int(options.get("outbound.quantity", 0))
         )
+        self._server = StreamServer(
+            self._keys.keys,
+            self._target,
+            limits=limits_for(_max_open_files()),
+            random=random.SystemRandom(),
+            has_client_headers=config.client_headers,
+        )
         self._keeper = ServiceKeeper(
-            config.address,
+            router,
             self._keys,
             FAST if config.leases == "fast" else DEFAULT,
-            connect=partial(trio.open_tcp_stream, host, port),
+            self._server,
             configuration=self._configuration,
             now_ms=_now_ms,
-            on_payload=lambda payload: self._server.on_payload(payload),
-            on_abandoned=lambda: self._server.reset_all(),
-            on_room=lambda: self._server.on_room(),
-            on_passed_on=lambda: self._server.address_peers(),
         )
-        self._server = self._make_server()
         self._background = Background()
 
     @property
@@ -90,7 +92,9 @@ class ServicePublisher(Publisher):
         return self._keys.report
 
     async def __aenter__(self) -> Self:
-        await self._background.begin(self._server.run, self._keeper.run, self._log_losses)
+        await self._background.begin(
+            partial(self._server.run, self._keeper), self._keeper.run, self._log_losses
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -154,18 +158,6 @@ class ServicePublisher(Publisher):
                 causes = ", ".join(f"{cause}: {count}" for cause, count in new.most_common())
                 log.info("packets-dropped", causes=causes)
             logged = counts
-
-    def _make_server(self) -> StreamServer:
-        return StreamServer(
-            self._keys.keys,
-            self._target.host,
-            self._target.port,
-            send=self._keeper.send,
-            room=lambda: self._keeper.room,
-            limits=limits_for(_max_open_files()),
-            random=random.SystemRandom(),
-            client_headers=self.config.client_headers,
-        )
 
     def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         options = session_options(purpose, self.config.hops, self.config.quantity)

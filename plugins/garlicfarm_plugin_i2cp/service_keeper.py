@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -32,8 +32,8 @@ from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import Connection, open_connection
-from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession
+from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, open_connection
+from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
     CLOSE_TIMEOUT_S,
     PATIENCE_S,
@@ -42,20 +42,34 @@ from garlicfarm_plugin_i2cp.session import (
     destroy_session,
 )
 
-__all__ = ["ServiceKeeper"]
+__all__ = ["Clients", "ServiceKeeper"]
 
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16
 
 
+class Clients(Protocol):
+    """What becomes of the clients' messages: `StreamServer` has this form. Nothing of it may block."""
+
+    def on_payload(self, payload: bytes) -> None:
+        """A message of a peer, as gzip."""
+
+    def on_room(self) -> None:
+        """`ServiceKeeper.send` takes more."""
+
+    def address_peers(self) -> None:
+        """The router was given a successor's LeaseSet, which it sends along with the next message to each
+        client."""
+
+    def reset_all(self) -> None:
+        """No session serves the clients any more, and no order lets another one follow: one has died, or a
+        retired one is over, and it may `send` a last time."""
+
+
 class ServiceKeeper:
-    """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
-    from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. The callbacks must not block:
-    ``on_payload`` gets each message of a peer, as gzip; ``on_room`` is called when `send` takes more;
-    ``on_passed_on``, when the router was given a successor's LeaseSet, which it sends along with the next
-    message to each client; ``on_abandoned``, when no session serves the clients any more, and no order lets
-    another one follow: one has died, or a retired one is over, and it may `send` a last time.
+    """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
+    ms since 1970, which ``now_ms`` reads.
 
     ``session``: the one that is open. ``published_ms``: the date of the newest LeaseSet that the router has
     read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause.
@@ -63,17 +77,13 @@ class ServiceKeeper:
 
     def __init__(
         self,
-        router: str,
+        router: RouterAddress,
         keys: ServiceKeys,
         plan: LeasePlan,
+        clients: Clients,
         *,
-        connect: Callable[[], Awaitable[trio.abc.Stream]],
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
-        on_payload: Callable[[bytes], None],
-        on_abandoned: Callable[[], None],
-        on_room: Callable[[], None],
-        on_passed_on: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
         self.published_ms: int | None = None
@@ -82,13 +92,9 @@ class ServiceKeeper:
         self._router = router
         self._keys = keys
         self._plan = plan
-        self._connect = connect
+        self._clients = clients
         self._configuration = configuration
         self._now_ms = now_ms
-        self._on_payload = on_payload
-        self._on_abandoned = on_abandoned
-        self._on_room = on_room
-        self._on_passed_on = on_passed_on
         self._order: PublishOrder | None = None
         self._has_clients = False  # or may have
         self._failures = 0  # of all time
@@ -150,7 +156,7 @@ class ServiceKeeper:
         """What is wrong, "" if nothing is."""
         if self._problem or self.session is None or self.is_ready:
             return self._problem
-        return f"the router at {self._router} has no tunnels for the service"
+        return f"the router at {self._router.text} has no tunnels for the service"
 
     async def wait_changed(self) -> None:
         """Return when a session has begun, ended, or done what it was ordered to do."""
@@ -196,25 +202,27 @@ class ServiceKeeper:
                 await back_off.pause()
 
     async def _hold_session(self) -> None:
-        async with open_connection(self._connect, self._router) as connection:
+        async with open_connection(self._router) as connection:
             date_ms = await connection.greet(self._now_ms())
             self._keys.check_expiry(date_ms, by_router=True)
             configurations = self._configure("standby"), self._configure("active")
             id_ = await create_session(connection, configurations[0])
             self.session = session = ServiceSession(
-                id_,
+                SessionStart(
+                    id=id_,
+                    configurations=configurations,
+                    private_key=X25519PrivateKey.generate(),
+                    date_ms=date_ms,
+                    now_s=trio.current_time(),
+                ),
                 connection,
                 self._keys,
                 self._plan,
-                X25519PrivateKey.generate(),
-                configurations,
-                date_ms=date_ms,
-                now_s=trio.current_time(),
                 on_changed=self._on_session_changed,
-                on_passed_on=self._on_passed_on,
+                on_passed_on=self._clients.address_peers,
             )
             self._problem = (
-                f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"
+                f"the router at {self._router.text} has not asked for a LeaseSet yet; it is building tunnels"
             )
             self._notify()
             does_router_answer = True
@@ -250,7 +258,7 @@ class ServiceKeeper:
                 connection.check_clock(message, self._now_ms())
             session.receive(message, trio.current_time())
             if isinstance(message, MessagePayload):
-                self._on_payload(message.payload)
+                self._clients.on_payload(message.payload)
             else:
                 self._wake.set()
 
@@ -284,7 +292,7 @@ class ServiceKeeper:
             batch.append(self._queue.popleft())
             size += len(batch[-1])
         if batch:
-            self._on_room()
+            self._clients.on_room()
         return batch
 
     # ------------------------------------------------------------------ inside
@@ -320,7 +328,7 @@ class ServiceKeeper:
                     raise PublisherError(self.problem)
                 await self._changed.wait()
             return
-        late = f"the router at {self._router} has not taken the LeaseSet within {PATIENCE_S:.0f} s"
+        late = f"the router at {self._router.text} has not taken the LeaseSet within {PATIENCE_S:.0f} s"
         raise PublisherError(self.problem or late)
 
     def _on_session_ended(self, failure: str) -> None:
@@ -331,13 +339,13 @@ class ServiceKeeper:
         self._queue.clear()
         if self._order is None:
             self._abandon_clients()
-        self._on_room()
+        self._clients.on_room()
         self._notify()
 
     def _abandon_clients(self) -> None:
         if self._has_clients:
             self._has_clients = False
-            self._on_abandoned()
+            self._clients.reset_all()
 
     def _on_session_changed(self) -> None:
         if self.session is not None and self.session.published_ms is not None:

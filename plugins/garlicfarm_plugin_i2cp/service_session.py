@@ -53,7 +53,7 @@ from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
 from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
 
-__all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession"]
+__all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession", "SessionStart"]
 
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
@@ -91,37 +91,43 @@ class _Given(msgspec.Struct, frozen=True):
     until_ms: int
 
 
+class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as the router has created it. ``id``: the router's. ``configurations``: signed, for standby
+    and active. ``private_key``: its clients encrypt for it. ``date_ms``: the router's clock at ``now_s``."""
+
+    id: int
+    configurations: tuple[bytes, bytes]
+    private_key: X25519PrivateKey
+    date_ms: int
+    now_s: float
+
+
 class ServiceSession:
     """See the module. Times in s are of one monotonic clock, those in ms of the router's.
 
-    ``id``: the router's. ``date_ms``: its clock at ``now_s``. ``configurations``: signed, for standby and
-    active. ``on_changed`` is called when a property of it has changed, ``on_passed_on`` each time that the
-    router is given the successor's LeaseSet. The methods raise `PublisherError`:
-    the router has ended the session, or does not answer, or the keys have expired.
+    ``on_changed`` is called when a property of it has changed, ``on_passed_on`` each time that the router is
+    given the successor's LeaseSet. The methods raise `PublisherError`: the router has ended the session, or
+    does not answer, or the keys have expired.
     """
 
     def __init__(
         self,
-        id_: int,
+        start: SessionStart,
         connection: Connection,
         keys: ServiceKeys,
         plan: LeasePlan,
-        private_key: X25519PrivateKey,
-        configurations: tuple[bytes, bytes],
         *,
-        date_ms: int,
-        now_s: float,
         on_changed: Callable[[], None],
         on_passed_on: Callable[[], None],
     ) -> None:
-        self.id = id_
+        self.id = start.id
         self.phase: Phase = "standby"
         self.has_asked = False
         """The router has asked for a LeaseSet, and was given one."""
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
-        self.began_s = now_s
+        self.began_s = start.now_s
         self.since_ms: int | None = None
         self.drained_s = math.inf
         """When no client of a retired session uses it any more."""
@@ -130,12 +136,12 @@ class ServiceSession:
         self._connection = connection
         self._keys = keys
         self._plan = plan
-        self._private_key = private_key
-        self._standby, self._active = configurations
-        self._clock = (date_ms, now_s)
-        self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
+        self._private_key = start.private_key
+        self._standby, self._active = start.configurations
+        self._clock = (start.date_ms, start.now_s)
+        self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
-        self._messages = [encode_reconfigure_session(id_, self._standby)]
+        self._messages = [encode_reconfigure_session(self.id, self._standby)]
         self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import PublisherStatus, PublishOrder
-from garlicfarm_plugin_i2cp.connection import open_connection
+from garlicfarm_plugin_i2cp.connection import RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
 
@@ -60,8 +60,7 @@ async def bench() -> AsyncIterator[Bench]:
             return await made.connect()
 
         keeper = MetaKeeper(
-            "127.0.0.1:7654",
-            connect=connect,
+            RouterAddress("127.0.0.1:7654", connect),
             configuration=lambda now_ms: b"configuration of %d" % now_ms,
             now_ms=lambda: made.now_ms(),
         )
@@ -380,7 +379,7 @@ async def test_nothing_at_the_port_is_told(bench: Bench, autojump_clock: MockClo
 async def test_refused_connection_is_told_in_one_sentence() -> None:
     (port,) = free_ports(1)
     with pytest.raises(PublisherError, match=r"^I2CP at HERE cannot be reached: Connection refused; is the"):
-        async with open_connection(partial(trio.open_tcp_stream, "127.0.0.1", port), "HERE"):
+        async with open_connection(RouterAddress("HERE", partial(trio.open_tcp_stream, "127.0.0.1", port))):
             pass
 
 

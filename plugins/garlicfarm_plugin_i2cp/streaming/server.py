@@ -35,28 +35,28 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import trio
 
 from garlicfarm.errors import cause_of
-from garlicfarm_plugin_i2cp.streaming import (
+from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_i2cp.streaming.client_headers import ClientHeaders
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
+from garlicfarm_plugin_i2cp.streaming.stream import (
     Ended,
     EndReason,
     Established,
     Event,
     Keys,
-    Limits,
     Opened,
     Readable,
     Stream,
-    Streams,
     Writable,
 )
-from garlicfarm_plugin_i2cp.streaming.client_headers import ClientHeaders
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 
-__all__ = ["StreamServer"]
+__all__ = ["Outbox", "StreamServer"]
 
 CONNECT_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 600.0
@@ -84,40 +84,46 @@ class _Connection:
         """Its task runs."""
 
 
+class Outbox(Protocol):
+    """Where packets go: `ServiceKeeper` has this form."""
+
+    @property
+    def room(self) -> int:
+        """How many payloads `send` takes now; if there was none, `StreamServer.on_room` is called when there
+        is."""
+
+    def send(self, peer: bytes, payload: bytes) -> None:
+        """Queue a payload for a binary destination. It must neither block nor raise, nor call the server; it
+        may drop payloads, since the core sends again."""
+
+
 class StreamServer:
     """See the module.
 
     :param keys: of the destination whose streams these are; they sign
-    :param target_host: and ``target_port``: where the service listens
-    :param send: queues a payload (second argument) for the destination (first argument), in binary form. It
-        must neither block nor raise, nor call this object; it may drop payloads, since the core sends again.
-    :param room: how many payloads ``send`` takes now; if there was none, `on_room` is called when there is
+    :param target: where the service listens
     :param random: for the streams' ids
-    :param client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
+    :param has_client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
     """
 
     def __init__(
         self,
         keys: Keys,
-        target_host: str,
-        target_port: int,
+        target: Endpoint,
         *,
-        send: Callable[[bytes, bytes], None],
-        room: Callable[[], int],
         limits: Limits = DEFAULT_LIMITS,
         random: random.Random,
-        client_headers: bool = False,
+        has_client_headers: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._target = target_host, target_port
-        self._send = send
-        self._room = room
-        self._has_client_headers = client_headers
+        self._target = target
+        self._has_client_headers = has_client_headers
         self._now_ms = now_ms
         self._streams = Streams(keys, random=random, limits=limits)
         self._max_connections = limits.streams
         self._connections: dict[Stream, _Connection] = {}
+        self._outbox: Outbox | None = None
         self._nursery: trio.Nursery | None = None
         self._pause = trio.CancelScope()
         self._failures = 0
@@ -143,9 +149,8 @@ class StreamServer:
         """What is wrong with the service, in one sentence; "": the last stream was joined to it."""
         if not self._problem:
             return ""
-        host, port = self._target
         count = f"streams reset for its faults so far: {self._failures}"
-        return f"the service at {host}:{port} {self._problem}; {count}"
+        return f"the service at {self._target.authority} {self._problem}; {count}"
 
     def on_payload(self, payload: bytes) -> None:
         """Take the payload of a MessagePayload. Never blocks, never raises; before and after `run` it is
@@ -155,11 +160,11 @@ class StreamServer:
             self._wake()
 
     def on_room(self) -> None:
-        """``send`` takes more."""
+        """The outbox takes more."""
         self._wake()
 
     def reset_all(self) -> None:
-        """Reset all streams now; `send` gets the packets that say so."""
+        """Reset all streams now; the outbox gets the packets that say so."""
         self._streams.reset_all()
         self._exchange()
 
@@ -169,8 +174,9 @@ class StreamServer:
         self._streams.address_peers(trio.current_time())
         self._wake()
 
-    async def run(self) -> NoReturn:
-        """Serve until cancelled; then all streams are reset, and `send` gets the packets that say so."""
+    async def run(self, outbox: Outbox) -> NoReturn:
+        """Serve until cancelled; then all streams are reset, and ``outbox`` gets the packets that say so."""
+        self._outbox = outbox
         async with trio.open_nursery() as self._nursery:
             try:
                 while True:
@@ -188,10 +194,11 @@ class StreamServer:
     def _exchange(self) -> float:
         """Do what the core wants done now. Returns when to call this again, on Trio's clock; without room,
         `on_room` comes first."""
-        room = self._room()
+        assert self._outbox is not None, "a stream before `run`"
+        room = self._outbox.room
         payloads = self._streams.take_payloads(trio.current_time(), room) if room else []
         for peer, payload in payloads:
-            self._send(peer, payload)
+            self._outbox.send(peer, payload)
         for event in self._streams.take_events():
             self._on_event(event)
         if not room:
@@ -270,7 +277,7 @@ class StreamServer:
         """The connection to the service; cancelled if there is none."""
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
-                service = await trio.open_tcp_stream(*self._target)
+                service = await trio.open_tcp_stream(self._target.host, self._target.port)
         except trio.TooSlowError:
             self._fail(connection, f"cannot be reached: no answer within {CONNECT_TIMEOUT_S:.0f} s")
         except OSError as error:

@@ -37,7 +37,18 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf, Sent
 
-__all__ = ["EndReason", "Ended", "Established", "Event", "Keys", "Opened", "Readable", "Stream", "Writable"]
+__all__ = [
+    "EndReason",
+    "Ended",
+    "Established",
+    "Event",
+    "Keys",
+    "Opened",
+    "Readable",
+    "Shared",
+    "Stream",
+    "Writable",
+]
 
 EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
 
@@ -65,6 +76,17 @@ class Keys(Protocol):
     def sign(self, data: bytes) -> bytes: ...
 
 
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all streams of a destination have in common. ``on_change``: a stream may have something to send,
+    or another time to wake. ``on_event``: something has happened to it."""
+
+    keys: Keys
+    limits: Limits
+    pool: BufferPool
+    on_change: Callable[[Stream], None]
+    on_event: Callable[[Event], None]
+
+
 class Stream:
     """An incoming stream. `Streams` makes it.
 
@@ -73,17 +95,13 @@ class Stream:
 
     def __init__(
         self,
+        shared: Shared,
         *,
         id_: int,
         syn: Packet,
         ports: tuple[int, int],
-        keys: Keys,
-        limits: Limits,
-        pool: BufferPool,
         peer_window: PeerWindow,
         now_s: float,
-        on_change: Callable[[Stream], None],
-        on_event: Callable[[Event], None],
     ) -> None:
         assert syn.destination is not None
         self.id = id_
@@ -91,13 +109,15 @@ class Stream:
         self.peer_id = syn.from_stream
         self.peer_port, self.local_port = ports
         self.ended: EndReason | None = None
-        self._keys = keys
-        self._limits = limits
-        self._on_change = on_change
-        self._on_event = on_event
+        self._keys = shared.keys
+        self._limits = limits = shared.limits
+        self._on_change = shared.on_change
+        self._on_event = shared.on_event
         self._max_data = max(MIN_MAX_DATA_BYTES, min(syn.max_data or DEFAULT_MAX_DATA_BYTES, MAX_DATA_BYTES))
-        self._send = SendHalf(self._max_data, limits.window, limits.send_buffer_bytes, pool, peer_window)
-        self._receive = ReceiveHalf(limits.receive_buffer_bytes, pool)
+        self._send = SendHalf(
+            self._max_data, limits.window, limits.send_buffer_bytes, shared.pool, peer_window
+        )
+        self._receive = ReceiveHalf(limits.receive_buffer_bytes, shared.pool)
         self.heard_s = now_s
         self._ack_s: float | None = None
         self._unacknowledged = 0

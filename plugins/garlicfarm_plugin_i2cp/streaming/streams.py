@@ -36,7 +36,16 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
-from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Event, Keys, Opened, Readable, Stream
+from garlicfarm_plugin_i2cp.streaming.stream import (
+    Ended,
+    Established,
+    Event,
+    Keys,
+    Opened,
+    Readable,
+    Shared,
+    Stream,
+)
 
 __all__ = ["Streams"]
 
@@ -99,10 +108,12 @@ class Streams:
 
     def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
         self.refused: Counter[str] = Counter()
-        self._keys = keys
         self._random = random
         self._limits = limits
         self._pool = BufferPool(limits.buffer_bytes)
+        self._shared = Shared(
+            keys=keys, limits=limits, pool=self._pool, on_change=self._on_change, on_event=self._on_event
+        )
         self._hash_words = tuple(
             int.from_bytes(sha256(keys.destination).digest()[at : at + 4], "big") for at in range(0, 32, 4)
         )
@@ -259,16 +270,12 @@ class Streams:
         if not peer.open:
             peer.window = PeerWindow()
         stream = Stream(
+            self._shared,
             id_=id_,
             syn=syn,
             ports=(payload.from_port, payload.to_port),
-            keys=self._keys,
-            limits=self._limits,
-            pool=self._pool,
             peer_window=peer.window,
             now_s=self._now_s,
-            on_change=self._on_change,
-            on_event=self._on_event,
         )
         incoming = _Incoming(stream, peer_hash, verifiers)
         self._by_id[id_] = peer.streams[stream.peer_id] = incoming

@@ -29,10 +29,10 @@ from garlicfarm.i2p.session_configuration import (
     encode_session_configuration,
     verify_session_configuration,
 )
-from garlicfarm_plugin_i2cp.streaming import Streams
 from garlicfarm_plugin_i2cp.streaming import packet as packet_of_streams
 from garlicfarm_plugin_i2cp.streaming.packet import Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.fuzz.targets.base import KEY, MEMORY, Target, choice, decoded, pieces, public_key
 
 

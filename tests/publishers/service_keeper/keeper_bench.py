@@ -12,6 +12,7 @@ from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
+from garlicfarm_plugin_i2cp.connection import RouterAddress
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
 from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, CREATE_SESSION, RECONFIGURE_SESSION, FakeRouter
@@ -53,23 +54,22 @@ class Bench:
     def __post_init__(self) -> None:
         self.router = FakeRouter(self.router_ms)
         self.keeper = ServiceKeeper(
-            "127.0.0.1:7654",
+            RouterAddress("127.0.0.1:7654", self.connect),
             self.keys,
             self.plan,
-            connect=self.connect,
+            self,
             configuration=self.configuration,
             now_ms=self.now_ms,
-            on_payload=self.payloads.append,
-            on_abandoned=self.on_abandoned,
-            on_room=self.on_room,
-            on_passed_on=self.on_passed_on,
         )
 
-    def on_abandoned(self) -> None:
+    def on_payload(self, payload: bytes) -> None:
+        self.payloads.append(payload)
+
+    def reset_all(self) -> None:
         self.abandoned_at.append(trio.current_time())
         self.keeper.send(b"peer", b"RESET")
 
-    def on_passed_on(self) -> None:
+    def address_peers(self) -> None:
         self.keeper.send(b"peer", b"ACK")
 
     def on_room(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming import Stream
+from garlicfarm_plugin_i2cp.streaming.stream import Stream
 from tests.publishers.streaming.play import Play
 
 

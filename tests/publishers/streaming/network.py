@@ -17,19 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm_plugin_i2cp.streaming import (
-    Ended,
-    Established,
-    Limits,
-    Opened,
-    Readable,
-    Stream,
-    Streams,
-    Writable,
-)
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import decode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Opened, Readable, Stream, Writable
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.streaming.initiator import Initiator
 
 NOW_MS = 1_800_000_000_000

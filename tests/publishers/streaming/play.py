@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm_plugin_i2cp.streaming import Established, Limits, Opened, Stream, Streams
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     FROM_INCLUDED,
@@ -23,6 +22,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.stream import Established, Opened, Stream
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.streaming.network import NOW_MS, PEERS, SERVICE
 
 PEER = PEERS[0]

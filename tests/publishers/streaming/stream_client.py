@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CHOKE_MS,
@@ -116,7 +117,7 @@ class Network:
         self._sent: deque[tuple[bytes, bytes]] = deque()
         self._received: deque[bytes] = deque()
         self._wake = trio.Event()
-        self.room = room
+        self._most = room
         self.most_sent = 0
         """That were on the way to clients at once."""
         self.server: StreamServer
@@ -138,8 +139,9 @@ class Network:
         self.most_sent = max(self.most_sent, len(self._sent))
         self._wake.set()
 
-    def room_left(self) -> int:
-        return self.room - len(self._sent)
+    @property
+    def room(self) -> int:
+        return self._most - len(self._sent)
 
     def to_server(self, payload: bytes) -> None:
         self._received.append(payload)
@@ -159,7 +161,7 @@ class Network:
             _, payload = self._sent.popleft()
             packet = decode_packet(decode_payload(payload).data)
             self._clients[packet.to_stream].receive(packet)
-            if len(self._sent) == self.room - 1:
+            if len(self._sent) == self._most - 1:
                 self.server.on_room()
 
 
@@ -171,18 +173,15 @@ async def stream_network(
     network = Network(room)
     network.server = StreamServer(
         SERVICE,
-        "127.0.0.1",
-        port,
-        send=network.send,
-        room=network.room_left,
+        Endpoint("tcp", "127.0.0.1", port),
         limits=limits,
         random=random.Random(7),
-        client_headers=client_headers,
+        has_client_headers=client_headers,
         now_ms=lambda: NOW_MS,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(network.run)
-        nursery.start_soon(network.server.run)
+        nursery.start_soon(network.server.run, network)
         await trio.testing.wait_all_tasks_blocked()
         yield network
         nursery.cancel_scope.cancel()

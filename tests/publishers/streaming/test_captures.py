@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm_plugin_i2cp.streaming import Ended, Opened, Stream, Streams
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     ECHO,
@@ -25,6 +24,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 
 DATA = Path(__file__).parents[2] / "data" / "streaming"
 SCENARIOS = sorted(path.stem for path in DATA.glob("*.jsonl"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming import Ended, Limits, Opened, Readable, Stream, Streams
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     ECHO,
     FROM_INCLUDED,
@@ -23,6 +23,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Readable, Stream
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.i2cp_keys import bundle
 from tests.publishers.streaming.network import NOW_MS, PEERS, SERVICE
 from tests.publishers.streaming.play import PEER, PEER_ID, Play, syn, to

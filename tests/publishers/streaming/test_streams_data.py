@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming import Ended, Limits, Stream, Writable
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import DELAY_REQUESTED, RESET, Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Stream, Writable
 from tests.publishers.streaming.play import Play, to
 
 

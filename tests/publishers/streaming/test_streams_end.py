@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming import Ended, Limits, Readable, Stream
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, RESET, SIGNATURE_INCLUDED, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Readable, Stream
 from tests.publishers.streaming.network import PEERS
 from tests.publishers.streaming.play import PEER, PEER_ID, Play, syn, to
 

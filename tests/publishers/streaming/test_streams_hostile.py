@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm_plugin_i2cp.streaming import Limits, Opened, Streams
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     DELAY_REQUESTED,
@@ -21,6 +21,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Opened
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.streaming.network import NOW_MS, PEERS, SERVICE, Network, Served
 
 LIMITS = Limits(streams=8, streams_per_peer=4, half_open=4, early_packets=6)

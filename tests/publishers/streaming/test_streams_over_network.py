@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming import Limits
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from tests.publishers.streaming.network import PEERS, Network, NetworkFaults, Served
 
 UP = bytes(range(256)) * 400

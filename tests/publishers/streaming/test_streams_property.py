@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm_plugin_i2cp.streaming import Limits
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from tests.publishers.streaming.network import PEERS, Network, NetworkFaults, Served
 
 FAULTS = st.builds(

@@ -15,7 +15,6 @@ from random import Random
 import pytest
 
 from garlicfarm.i2p.encoding import b32_address
-from garlicfarm_plugin_i2cp.streaming import Ended, Opened, Stream, Streams
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     ECHO,
@@ -26,6 +25,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     decode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
+from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tools.record_streaming import described, service_keys
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "streaming"
