@@ -16,7 +16,6 @@ from functools import lru_cache
 import pytest
 
 from garlicfarm.publishing import fold as fold_module
-from garlicfarm.publishing import lease as lease_module
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -28,9 +27,8 @@ from garlicfarm.publishing.documents import (
 from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
-from garlicfarm.publishing.silences import Silences
+from tests.mutants import Mutant, planted, read_mutants
 from tests.publishing.scripted_log import T0, configuration, destination
-from tests.testing.simulator.broken_rules import BrokenRule, change
 
 INTERVALS_MS = (1_000, 1_000, 4_000)
 
@@ -218,62 +216,10 @@ def test_two_members_never_publish_at_once_however_late_everything_is() -> None:
     assert handed_over > 100
 
 
-def lease_is_twice_as_long(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lease_module, "lease_ms", lambda interval_ms, R: 3 * (R - 1) * interval_ms // 2)
-
-
-def lease_is_not_shortened(patch: pytest.MonkeyPatch) -> None:
-    old = "(lease if self._shortest is None else min(lease, self._shortest))"
-    change(patch, Lease.__dict__["expires_ms"].fget, (old, "lease"))
-
-
-def every_status_counts(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PublisherFold._count, ("abs(date - previous[interval]) >= 9 * interval", "1"))
-
-
-def silence_is_judged_by_the_interval_of_who_judges(patch: pytest.MonkeyPatch) -> None:
-    change(
-        patch,
-        PublisherFold._fold_status,
-        ("- 1), intervals)", "- 1), [*self._silences.intervals] if record.interval_ms in intervals else [])"),
-    )
-
-
-def silence_is_shorter_by_one_status(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Silences.on_counted, ("first = len(reaches) - R ", "first = len(reaches) - R + 1 "))
-
-
-def one_of_the_others_is_enough(patch: pytest.MonkeyPatch) -> None:
-    old = "2 * record.against <= len(self._state.members) - (member in self._state.members)"
-    change(patch, PublisherFold.is_recent, (old, "record.against == 0"))
-
-
-def holder_is_released_by_what_it_said_before_it_knew(patch: pytest.MonkeyPatch) -> None:
-    old = "(lets_go and applied is not None and applied >= taken)"
-    change(patch, PublisherFold._evaluate, (old, "lets_go"))
-
-
-def holder_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    old = "state.holders[state.publisher] = index"
-    change(patch, PublisherFold._evaluate, (old, "state.holders.pop(state.publisher)"))
-
-
-RULES: dict[BrokenRule, int] = {
-    lease_is_twice_as_long: 22,
-    lease_is_not_shortened: 74,
-    every_status_counts: 11,
-    silence_is_judged_by_the_interval_of_who_judges: 11,
-    silence_is_shorter_by_one_status: 40,
-    one_of_the_others_is_enough: 3,
-    holder_is_released_by_what_it_said_before_it_knew: 1,
-    holder_is_forgotten: 0,
-}
-"""Rules broken on purpose, each with the first seed that finds it. Where a change draws other worlds, look
-for the seeds anew; more than a hundred needed for one, and the worlds are too kind."""
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_broken_rule_lets_two_publish_at_once(rule: BrokenRule, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule(monkeypatch)
-    with pytest.raises(AssertionError, match="publish at once"):
-        SimulatedFarm(RULES[rule]).run(1500)
+@pytest.mark.parametrize("mutant", read_mutants("publishing").values(), ids=lambda mutant: mutant.name)
+def test_broken_rule_lets_two_publish_at_once(mutant: Mutant) -> None:
+    """In the first seed that finds it. Where a change draws other worlds, look for the seeds anew; more than
+    a hundred needed for one, and the worlds are too kind."""
+    seed = int(mutant.found_by.removeprefix("seed "))
+    with planted(mutant), pytest.raises(AssertionError, match="publish at once"):
+        SimulatedFarm(seed).run(1500)
