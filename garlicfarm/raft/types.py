@@ -19,27 +19,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = [
-    "Change",
-    "ConfChange",
-    "Entry",
-    "HardState",
-    "LogPosition",
-    "OutgoingRequest",
-    "OutgoingResponse",
-    "PeerStatus",
-    "Persist",
-    "ProposalOutcome",
-    "RaftConfig",
-    "ReadOutcome",
-    "Ready",
-    "ReceivedChunk",
-    "Role",
-    "SnapshotMeta",
-    "Status",
-    "Storage",
-]
-
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """A log entry with its index ≥ 1. The core never decodes the value of an application entry."""

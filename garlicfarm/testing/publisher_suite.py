@@ -21,7 +21,8 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -92,8 +93,7 @@ class PublisherSuite:
             assert key.expires_ms > 0
 
     async def test_standby_publishes_nothing(self, publisher: Publisher) -> None:
-        async with publisher:
-            await _done(publisher.standby)
+        async with _standing_by(publisher):
             assert not (await _status(publisher)).is_publishing
             await _done(publisher.standby)
             assert not (await _status(publisher)).is_publishing
@@ -101,8 +101,7 @@ class PublisherSuite:
     async def test_publisher_is_ready_on_standby_and_while_it_publishes(
         self, publisher: Publisher, order: Order
     ) -> None:
-        async with publisher:
-            await _done(publisher.standby)
+        async with _standing_by(publisher):
             assert (await _status(publisher)).is_ready
             await _done(publisher.publish, order(1, NOW_MS))
             assert (await _status(publisher)).is_ready
@@ -111,24 +110,19 @@ class PublisherSuite:
             assert (await _status(publisher)).is_ready
 
     async def test_publication_stands_until_it_is_retired(self, publisher: Publisher, order: Order) -> None:
-        async with publisher:
-            await _done(publisher.standby)
-            _check_published(await _done(publisher.publish, order(1, NOW_MS)))
+        async with _publishing(publisher, order) as published:
+            _check_published(published)
             assert (await _status(publisher)).is_publishing
             await _done(publisher.retire, None)
             assert not (await _status(publisher)).is_publishing
 
     async def test_standby_ends_a_publication(self, publisher: Publisher, order: Order) -> None:
-        async with publisher:
-            await _done(publisher.standby)
-            await _done(publisher.publish, order(1, NOW_MS))
+        async with _publishing(publisher, order):
             await _done(publisher.standby)
             assert not (await _status(publisher)).is_publishing
 
     async def test_equal_orders_are_one(self, publisher: Publisher, order: Order) -> None:
-        async with publisher:
-            await _done(publisher.standby)
-            first = await _done(publisher.publish, order(1, NOW_MS))
+        async with _publishing(publisher, order) as first:
             status = await _status(publisher)
             assert await _done(publisher.publish, order(1, NOW_MS)) == first
             assert (await _status(publisher)).since_ms == status.since_ms
@@ -137,8 +131,7 @@ class PublisherSuite:
     async def test_retiring_twice_and_before_anything_is_published(
         self, publisher: Publisher, order: Order
     ) -> None:
-        async with publisher:
-            await _done(publisher.standby)
+        async with _standing_by(publisher):
             await _done(publisher.retire, None)
             await _done(publisher.publish, order(1, NOW_MS))
             await _done(publisher.retire, None)
@@ -149,18 +142,14 @@ class PublisherSuite:
         self, publisher: Publisher, order: Order
     ) -> None:
         """What another member reports must not keep this one publishing."""
-        async with publisher:
-            await _done(publisher.standby)
-            await _done(publisher.publish, order(1, NOW_MS))
+        async with _publishing(publisher, order):
             await _done(publisher.retire, b"no LeaseSet")
             assert not (await _status(publisher)).is_publishing
 
     async def test_successor_known_only_on_standby_changes_nothing_there(
         self, publisher: Publisher, order: Order
     ) -> None:
-        async with publisher:
-            await _done(publisher.standby)
-            await _done(publisher.publish, order(1, NOW_MS))
+        async with _publishing(publisher, order):
             await _done(publisher.retire, None)
             await _done(publisher.standby)
             await _done(publisher.retire, b"no LeaseSet")
@@ -171,9 +160,7 @@ class PublisherSuite:
     async def test_retired_publisher_publishes_a_later_order(
         self, publisher: Publisher, order: Order
     ) -> None:
-        async with publisher:
-            await _done(publisher.standby)
-            await _done(publisher.publish, order(1, NOW_MS))
+        async with _publishing(publisher, order):
             await _done(publisher.retire, None)
             await _done(publisher.standby)
             _check_published(await _done(publisher.publish, order(2, NOW_MS + 1000)))
@@ -210,8 +197,7 @@ class PublisherSuite:
     async def test_cancelled_publication_can_be_retired(
         self, publisher: Publisher, order: Order, after_s: float
     ) -> None:
-        async with publisher:
-            await _done(publisher.standby)
+        async with _standing_by(publisher):
             with trio.move_on_after(after_s):
                 await publisher.publish(order(1, NOW_MS))
             await _done(publisher.retire, None)
@@ -272,8 +258,7 @@ class PublisherSuite:
         is_published: bool,
     ) -> None:
         """`wait_changed` returns, or the node would notice only when it asks again."""
-        async with publisher:
-            await _done(publisher.standby)
+        async with _standing_by(publisher):
             if is_published:
                 await _done(publisher.publish, order(1, NOW_MS))
             async with trio.open_nursery() as nursery:
@@ -285,6 +270,19 @@ class PublisherSuite:
             assert not status.is_publishing
             with pytest.raises(PublisherError):
                 await _done(publisher.standby)
+
+
+@asynccontextmanager
+async def _standing_by(publisher: Publisher) -> AsyncIterator[None]:
+    async with publisher:
+        await _done(publisher.standby)
+        yield
+
+
+@asynccontextmanager
+async def _publishing(publisher: Publisher, order: Order) -> AsyncIterator[Published]:
+    async with _standing_by(publisher):
+        yield await _done(publisher.publish, order(1, NOW_MS))
 
 
 async def _done(method: Callable[..., Awaitable[T]], *arguments: object) -> T:

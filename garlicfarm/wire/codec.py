@@ -22,18 +22,6 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from garlicfarm.wire.values import decode_configuration, encode_configuration
 
-__all__ = [
-    "LARGE_RECEIVE_BYTES",
-    "RECEIVE_BYTES",
-    "Limits",
-    "RequestDecoder",
-    "RequestEncoder",
-    "ResponseDecoder",
-    "encode_request",
-    "encode_response",
-    "encoded_size",
-]
-
 MAX_HINT_BYTES = 1 << 20
 """The largest Configuration of a leader hint."""
 

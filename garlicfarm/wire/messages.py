@@ -13,20 +13,6 @@ import msgspec
 
 from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 
-__all__ = [
-    "EXTENSION_OF",
-    "NO_LEADER",
-    "ClusterServer",
-    "Configuration",
-    "LogEntry",
-    "LogPack",
-    "MessageType",
-    "Request",
-    "Response",
-    "SnapshotSyncRequest",
-    "ValueType",
-]
-
 NO_LEADER = 0xFFFF_FFFF
 """The destination of a response that knows no leader (JRaft's −1)."""
 

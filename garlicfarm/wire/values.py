@@ -22,17 +22,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = [
-    "decode_cluster_server",
-    "decode_configuration",
-    "decode_log_pack",
-    "decode_snapshot_sync_request",
-    "encode_cluster_server",
-    "encode_configuration",
-    "encode_log_pack",
-    "encode_snapshot_sync_request",
-]
-
 _ID = struct.Struct(">I")
 _SERVER = struct.Struct(">II")
 _CONFIGURATION = struct.Struct(">QQ")
