@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli_local_base import HEAVY
-from tests.project.test_docs_commands import blocks
+from tests.project.pages import blocks
 
 PAGE = "docs/howto/administer.md"
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.pages import ROOT
 from tests.project.test_doors import imports, is_private
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 STABLE, _, OURS = PAGE.partition("## For plugins of this repository")
 

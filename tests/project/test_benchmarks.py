@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from trio.testing import MockClock
@@ -17,8 +16,8 @@ from benchmarks.isolation import QUIET, two_farms
 from benchmarks.reference_copy import reference_copy
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.refusals import Refusal
+from tests.project.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 IMPORT = """

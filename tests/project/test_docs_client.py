@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from garlicfarm import client, errors
 from garlicfarm.client import AdminClient, FarmClient, from_config, open_farm_client
+from tests.project.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
 
 

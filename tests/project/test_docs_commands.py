@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,39 +19,16 @@ import pytest
 
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
+from tests.project.pages import FENCE, ROOT, blocks, environment, run
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ("docs/tutorial.md", "docs/howto/users.md", "docs/howto/use-the-log.md", "README.md")
-FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 240  # for some forty processes, one after another, on a machine that may have much else to do
-
-
-def blocks(page: str, info: str) -> list[str]:
-    """The fenced blocks of a page with this info string."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [found["body"] for found in FENCE.finditer(text) if found["info"] == info]
 
 
 def runnable(page: str) -> list[str]:
     if page == "README.md":
         return [block for block in blocks(page, "sh") if "log post" in block]
     return blocks(page, "sh")
-
-
-def environment(directory: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GARLICFARM_")}
-    # Quicker than the preset; but a second election, on a machine that the commands keep busy, would take an
-    # index that the pages give to the first entry.
-    raft = {"ELECTION_TIMEOUT_MIN_S": "1.5", "ELECTION_TIMEOUT_MAX_S": "2.0", "HEARTBEAT_S": "0.15"}
-    return {
-        **kept,
-        **{f"GARLICFARM_FARM__FARM__RAFT__{key}": value for key, value in raft.items()},
-        "GARLICFARM_ADMIN__URL": "https://127.0.0.1:0",
-        "HOME": str(directory),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "REPO": str(ROOT),
-    }
 
 
 class Told:
@@ -213,14 +189,5 @@ def test_make_targets_on_the_pages_exist() -> None:
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         typed = FENCE.sub(lambda block: "" if block["info"] == "text" else block[0], path.read_text("utf-8"))
         named |= set(re.findall(r"(?:^|`|sudo )make ([a-z0-9-]+)", typed, re.MULTILINE))
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"lab", "test"} <= named
-    assert named <= targets
-    helped = run("make", "--no-print-directory", "help", cwd=ROOT).stdout
-    assert {line.split()[1] for line in helped.splitlines()} == targets
-
-
-def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=240, check=False
-    )
+    assert named <= set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

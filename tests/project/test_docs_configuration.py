@@ -20,8 +20,9 @@ from garlicfarm_plugin_simulated import SimulatedConfig
 from garlicfarm_transport_i2p import I2PConfig
 from garlicfarm_transport_ssl import SslConfig
 from garlicfarm_transport_wss import WssConfig
+from tests.project.pages import page, table
 
-TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+TEXT = page("docs/reference/configuration.md")
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "top level": model.Document,
     "[node]": model.NodeSection,
@@ -67,13 +68,8 @@ TABLES = {
 
 def rows(after: str) -> dict[str, tuple[str, str, str]]:
     """The first table after a text: key → default, allowed, meaning."""
-    table = re.search(r"(?:^\|.*\n)+", TEXT[TEXT.index(after) :], re.MULTILINE)
-    assert table is not None
-    found = {}
-    for line in table[0].splitlines()[2:]:
-        key, default, allowed, meaning = (cell.strip() for cell in line.strip("|").split(" | "))
-        found[key.strip("`")] = (default, allowed, meaning)
-    return found
+    found = table(TEXT[TEXT.index(after) :])
+    return {key.strip("`"): (default, allowed, meaning) for key, default, allowed, meaning in found}
 
 
 def toml(value: Any) -> str:

@@ -17,18 +17,16 @@ from garlicfarm_plugin_dafka import Retention, open_consumer, open_producer, ope
 from garlicfarm_plugin_dafka.codec import Command
 from garlicfarm_plugin_dafka.keys import MAY_SEND, MAY_SUBSCRIBE, PeerRole, read_known_peers
 from tests.dafka.meshes import plain_tower
-from tests.project.test_docs_commands import ROOT, blocks, environment
+from tests.project.pages import ROOT, blocks, environment, page, table
 
 HOWTO = "docs/howto/dafka.md"
 DEADLINE_S = 120.0  # ends what hangs
-REFERENCE = ROOT / "docs" / "reference" / "dafka.md"
 PLUGIN = ROOT / "plugins" / "garlicfarm_plugin_dafka"
 
 
 def rows(first: str) -> list[list[str]]:
     """The rows of the table whose heading begins so."""
-    table = REFERENCE.read_text(encoding="utf-8").partition(f"| {first} |")[2].partition("\n\n")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return table(page("docs/reference/dafka.md"), f"{first} \\|")
 
 
 def wire_name(command: type) -> str:

@@ -28,8 +28,7 @@ from garlicfarm.transport import Transport
 from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka import MeshConfig, open_producer
 from tests.dafka.meshes import plain_tower
-
-ROOT = Path(__file__).parents[2]
+from tests.project.pages import ROOT
 
 
 def example(name: str) -> ModuleType:

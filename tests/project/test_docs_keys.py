@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.project.test_docs_commands import blocks, environment
+from tests.project.pages import blocks, environment
 
 PAGE = "docs/howto/keys.md"
 

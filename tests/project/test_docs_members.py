@@ -11,8 +11,8 @@ import pytest
 
 from garlicfarm.cli import cli
 from garlicfarm.credentials.member_credentials import read_secret_file, write_secret_file
+from tests.project.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "howto" / "members.md").read_text(encoding="utf-8")
 
 

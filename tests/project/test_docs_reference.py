@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 from typing import Any, ClassVar
 
 import prometheus_client
@@ -21,8 +20,8 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.invariants import __doc__ as INVARIANTS
 from garlicfarm.wire import MessageType, ValueType
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
+from tests.project.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,21 +13,16 @@ from garlicfarm_plugin_spark.options import OPTIONS
 from garlicfarm_plugin_spark.ranking import COLUMNS
 from garlicfarm_plugin_spark.session import DEFAULTS, LOOPBACK
 from garlicfarm_plugin_spark.status_columns import COLUMNS as COLUMNS_OF_STATUSES
+from tests.project.pages import ROOT, page, table
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reference" / "spark.md").read_text(encoding="utf-8")
+PAGE = page("docs/reference/spark.md")
 PLUGIN = ROOT / "plugins" / "garlicfarm_plugin_spark"
 SOURCE = (PLUGIN / "source.py").read_text(encoding="utf-8")  # importing it takes pyspark
 
 
 def rows(title: str) -> list[list[str]]:
     """The rows of the first table whose header is ``title``, without their backticks."""
-    table = re.search(rf"^\| {title} \|.*\n(?:^\|.*\n)+", PAGE, re.MULTILINE)
-    assert table is not None
-    return [
-        [cell.strip().strip("`") for cell in line.strip("|").split(" | ")]
-        for line in table[0].splitlines()[2:]
-    ]
+    return [[cell.strip("`") for cell in row] for row in table(PAGE, rf"{title} \|")]
 
 
 def tables(title: str) -> list[dict[str, str]]:

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from garlicfarm.plugins import TRANSPORTS, list_plugins
 from garlicfarm.setup.i2p_tunnel import Tunnel
+from tests.project.pages import ROOT
 from tests.transports.nginx import LOCATION
-
-ROOT = Path(__file__).parents[2]
-FOLDERS = sorted((ROOT / "transports").iterdir())
 
 
 @pytest.mark.parametrize("plugin", [info.name for info in list_plugins(TRANSPORTS)])
 def test_every_transport_has_a_readme(plugin: str) -> None:
     text = (ROOT / f"transports/garlicfarm_transport_{plugin}/README.md").read_text(encoding="utf-8")
     assert text.startswith(f"# The transport `{plugin}`")
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_links_of_a_readme_lead_somewhere(folder: Path) -> None:
-    page = folder / "README.md"
-    for part in page.read_text(encoding="utf-8").split("](")[1:]:
-        target = part.partition(")")[0].partition("#")[0]
-        assert (folder / target).is_file(), target
 
 
 def test_tunnel_of_the_guide_is_the_one_that_setup_writes() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from garlicfarm_plugin_spark.grid import MAX_SETTINGS, parse_grid
 from garlicfarm_plugin_spark.period import FLAP_INTERVALS
 from garlicfarm_plugin_spark.whatif import AWAY_INTERVALS, Outcome
+from tests.project.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/spark.md").read_text(encoding="utf-8")
 SECTION = re.search(r"^## What-if\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
 GUIDE = (ROOT / "docs/howto/choose-parameters.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.pages import ROOT
 from tests.running import Terminal, running
 
-ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
 """The environment as if no `make test` ran these tests: make behaves differently inside make."""
@@ -204,14 +204,6 @@ def test_targets_run_what_exists() -> None:
     modules += [f"benchmarks.{name}" for name in re.findall(r"(?<![a-z-])[a-z_]+", benchmarks[1])]
     assert len(modules) > 20
     assert [name for name in modules if find_spec(name) is None] == []
-
-
-def test_ci_script_runs_the_tests() -> None:
-    script = ROOT / ".ci/run"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", script], check=True)
-    assert "set -euo pipefail" in script.read_text()
-    assert "make test" in script.read_text()
 
 
 def test_make_test_dafka_without_the_c_programs_says_so_and_skips(project: Path) -> None:

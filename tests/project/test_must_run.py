@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NEEDS
+from tests.project.pages import ROOT
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
 CONFTEST = ROOT / "tests" / "conftest.py"
 
 RUNS = "def test_runs():\n    pass\n"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project.pages import ROOT
+
 TOPS = ("benchmarks", "docs", "examples", "garlicfarm", "plugins", "tests", "tools", "transports")
 PAGES = ("CONTRIBUTING.md", "README.md")
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]

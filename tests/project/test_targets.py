@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.project.pages import ROOT
+
 NEEDS = frozenset(
     re.findall(r'^    "(\w+): needs ', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
 )

@@ -9,14 +9,12 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from configparser import ConfigParser
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garlicfarm import __version__
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.project.pages import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 import pyarrow.parquet
 
-from tests.project.test_docs_commands import blocks
+from tests.project.pages import blocks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
