@@ -204,29 +204,6 @@ async def test_client_that_does_not_read_is_cut_in_time(node, url, monkeypatch):
     assert await still_serves(node, url)
 
 
-@pytest.mark.parametrize(
-    "opening",
-    [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(range(256)) * 8,
-        GET + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: @@@\r\n\r\n",
-        GET + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n\xff",
-        GET
-        + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-    ],
-    ids=["http2", "h2c-bad-settings", "h2c", "websocket"],
-)
-async def test_other_protocols_asked_for_get_nothing_and_end_nobody(node, url, opening, monkeypatch, caplog):
-    for _ in range(10):
-        async with secured(node, url) as stream:
-            await stream.send_all(opening)
-            with trio.move_on_after(0.1):
-                assert b" 200" not in await stream.receive_some()
-    assert await still_serves(node, url)
-    lines = [record for record in caplog.records if record.name == "garlicfarm.admin"]
-    assert len(lines) <= 1, "as long as no time passes"
-
-
 async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobody(
     node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -277,40 +276,6 @@ async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(
         node.farm.commit(b"still here")
         assert (await other.next_of("entry"))["value"] == "still here"
     assert max(sent) < most
-
-
-async def test_watchers_that_send_anything_at_all_cost_their_connection_only(node, url, caplog):
-    dice = random.Random(1)
-    mask, close = bytes(4), b"\x88\x80" + bytes(4)
-    hostile = [
-        b"\xff" * 100,
-        b"\x82\xff" + b"\x7f" * 8 + mask,  # a message of 2 ** 63 bytes
-        b"\x82\xfe\x08\x00" + mask + bytes(2048),  # a larger one than is taken
-        b"\x01\x81" + mask + b"x" + b"\x00\x81" + mask + b"x",  # in fragments
-        b"\x81\x82" + mask + b"\xff\xff",  # no UTF-8
-        b"\x89\x80" + mask + b"\x8a\x80" + mask + close,
-        close + b"\x81\x81" + mask + b"x",
-        b"\x88\x82" + mask + b"\x00\x00",
-        b"\x81\x01x",  # without a mask
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        *(dice.randbytes(dice.randrange(1, 300)) + close for _ in range(40)),
-    ]
-    async with watching(node, url, "?kinds=entry") as other:
-        for data in hostile:
-            for is_early in (True, False):  # before the WebSocket is there, or after
-                login = authorization(await asked(node, url, PATH), "rita", "GET", PATH)
-                async with secured(node, url) as stream:
-                    head = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n{HANDSHAKE}".encode() + login + b"\r\n"
-                    await stream.send_all(head + data if is_early else head)
-                    if not is_early:
-                        assert (await stream.receive_some()).startswith(b"HTTP/1.1 101")
-                        await stream.send_all(data)
-                    await stream.transport_stream.send_eof()
-                    await rest(stream)
-        await until(lambda: node.running_requests == 1)
-        node.farm.commit(b"still here")
-        assert (await other.next_of("entry"))["value"] == "still here"
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("garlicfarm")] == []
 
 
 async def test_watchers_are_told_that_the_node_ends(node: FakeNode, url: str, shutdown: trio.Event) -> None:
