@@ -9,20 +9,7 @@ from enum import IntEnum
 
 import click
 
-from garlicfarm.errors import (
-    AuthError,
-    ConfigError,
-    DiskHangs,
-    EntryRefused,
-    FellBehind,
-    GarlicFarmError,
-    NoQuorum,
-    NotLeader,
-    PluginError,
-    Removed,
-    StorageError,
-    UnreachableError,
-)
+from garlicfarm import errors
 from garlicfarm.printable import printable
 
 __all__ = ["NOT_TO_RESTART", "Exit", "explain"]
@@ -48,17 +35,17 @@ NOT_TO_RESTART = (Exit.USAGE, Exit.STORAGE, Exit.REMOVED)
 """The exit codes of `node start` that a restart cannot cure; the systemd unit names them."""
 
 _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
-    (ConfigError, Exit.USAGE),
-    (PluginError, Exit.USAGE),
-    (UnreachableError, Exit.UNREACHABLE),
-    (AuthError, Exit.AUTH),
-    (NotLeader, Exit.NO_QUORUM),
-    (NoQuorum, Exit.NO_QUORUM),
-    (StorageError, Exit.STORAGE),
-    (DiskHangs, Exit.STORAGE),
-    (Removed, Exit.REMOVED),
-    (FellBehind, Exit.USAGE),  # a restart finds the same
-    (GarlicFarmError, Exit.ERROR),
+    (errors.ConfigError, Exit.USAGE),
+    (errors.PluginError, Exit.USAGE),
+    (errors.UnreachableError, Exit.UNREACHABLE),
+    (errors.AuthError, Exit.AUTH),
+    (errors.NotLeader, Exit.NO_QUORUM),
+    (errors.NoQuorum, Exit.NO_QUORUM),
+    (errors.StorageError, Exit.STORAGE),
+    (errors.DiskHangs, Exit.STORAGE),
+    (errors.Removed, Exit.REMOVED),
+    (errors.FellBehind, Exit.USAGE),  # a restart finds the same
+    (errors.GarlicFarmError, Exit.ERROR),
     (TimeoutError, Exit.DEADLINE),
     (PermissionError, Exit.ERROR),
     (click.exceptions.Abort, Exit.INTERRUPTED),
@@ -120,10 +107,10 @@ def _usage(error: click.ClickException) -> list[str]:
 def _message(error: BaseException, code: Exit) -> list[str]:
     if code is Exit.INTERRUPTED:
         return ["interrupted"]
-    if isinstance(error, ConfigError):
+    if isinstance(error, errors.ConfigError):
         return [f"error: {problem}" for problem in error.problems]
     if isinstance(error, PermissionError):
         return [f"error: {error.filename}: {error.strerror}; is this the node's user?"]
-    if isinstance(error, EntryRefused):
+    if isinstance(error, errors.EntryRefused):
         return [f"error: the entry is refused: {error}"]
     return [f"error: {str(error) or ('deadline passed' if code is Exit.DEADLINE else type(error).__name__)}"]

@@ -34,6 +34,14 @@ _ALLOWED = {
 }
 """What `garlicfarm.publishing.administration` allows, in the words of the command line."""
 
+_PARAMETERS = {
+    "interval": ("interval", "ms"),
+    "R": ("staleness", "R"),
+    "margin": ("publisher", "margin"),
+    "lifetime": ("publisher", "lifetime_ms"),
+}
+"""What `farm set` sets, and the action with its argument that does."""
+
 _Action = tuple[str, dict[str, Any]]
 
 
@@ -90,20 +98,25 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
     listed. weight.NAME=20: weight of a part of the score, in percent; all weights together are 100.
     `garlicfarm farm show` shows the values in force.
     """
-    given: dict[str, int] = {}
+    seen: set[str] = set()
+    actions: dict[str, dict[str, Any]] = {}
+    weights: dict[str, int] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
-        if not equals or name in given:
+        if not equals or name in seen:
             raise click.UsageError(f"{setting}: it must be NAME=VALUE, each name once, as R=3")
-        given[name] = (
-            _milliseconds(setting, text) if name in ("interval", "lifetime") else _int(setting, text)
-        )
-    weights = {
-        name.removeprefix("weight."): given.pop(name) for name in [*given] if name.startswith("weight.")
-    }
-    actions = _actions(given)
+        seen.add(name)
+        value = (_milliseconds if name in ("interval", "lifetime") else _int)(setting, text)
+        if name.startswith("weight."):
+            weights[name.removeprefix("weight.")] = value
+        elif name in _PARAMETERS:
+            action, key = _PARAMETERS[name]
+            actions.setdefault(action, {})[key] = value
+        else:
+            known = "interval, R, margin, lifetime and weight.…"
+            raise click.UsageError(f"{name}: there is no such parameter; there are {known}")
     if not weights:
-        _administer(options, actions)
+        _administer(options, [*actions.items()])
         return
     from garlicfarm.publishing.scoring import WEIGHTS
 
@@ -116,27 +129,9 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
         if sum(merged.values()) != 100:
             shown = ", ".join(f"weight.{name}={value}" for name, value in merged.items())
             raise click.UsageError(f"the weights would add up to {sum(merged.values())}, not to 100: {shown}")
-        return [*actions, ("weights", merged)]
+        return [*actions.items(), ("weights", merged)]
 
-    _administer(options, actions, with_weights)
-
-
-def _actions(given: Mapping[str, int]) -> list[_Action]:
-    actions: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
-        match name:
-            case "interval":
-                actions["interval"] = {"ms": value}
-            case "R":
-                actions["staleness"] = {"R": value}
-            case "margin":
-                actions.setdefault("publisher", {})["margin"] = value
-            case "lifetime":
-                actions.setdefault("publisher", {})["lifetime_ms"] = value
-            case _:
-                known = "interval, R, margin, lifetime and weight.…"
-                raise click.UsageError(f"{name}: there is no such parameter; there are {known}")
-    return [*actions.items()]
+    _administer(options, [*actions.items()], with_weights)
 
 
 def _administer(

@@ -7,26 +7,15 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from garlicfarm import errors
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.say import put, say
 from garlicfarm.cli.sign_of_life import sign_of_life
 from garlicfarm.cli.signals import ended_by_signals
-from garlicfarm.errors import (
-    AuthError,
-    ConfigError,
-    DiskHangs,
-    EntryRefused,
-    GarlicFarmError,
-    LocalProtocolError,
-    NoQuorum,
-    NotLeader,
-    ProposalDropped,
-    UnreachableError,
-)
 from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
@@ -40,15 +29,15 @@ REQUEST_BYTES = 256 << 10
 READ_BYTES = 64 << 10
 
 _NOT_APPENDED = (
-    AuthError,
-    ConfigError,
-    DiskHangs,
-    EntryRefused,
-    LocalProtocolError,
-    NoQuorum,
-    NotLeader,
-    ProposalDropped,
-    UnreachableError,
+    errors.AuthError,
+    errors.ConfigError,
+    errors.DiskHangs,
+    errors.EntryRefused,
+    errors.LocalProtocolError,
+    errors.NoQuorum,
+    errors.NotLeader,
+    errors.ProposalDropped,
+    errors.UnreachableError,
 )
 """Errors of a request that say for certain that nothing was appended"""
 
@@ -64,39 +53,24 @@ class Outcome(StrEnum):
 
 class LineSplitter:
     """Splits bytes that arrive in pieces of any size into lines without their line feeds. A line of more than
-    `MAX_ENTRY_BYTES` comes out as None, and is never held."""
+    `MAX_ENTRY_BYTES` comes out as None, and no more of it is held."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._rest = b""
 
     def receive_data(self, data: bytes) -> list[bytes | None]:
         """The lines that ``data`` completes."""
-        first, *lines = data.split(b"\n")
-        self._hold(first)
-        if not lines:
-            return []
-        *complete, rest = lines
-        done = [self._take(), *(line if len(line) <= MAX_ENTRY_BYTES else None for line in complete)]
-        self._hold(rest)
-        return done
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[: MAX_ENTRY_BYTES + 1]
+        return [_entry(line) for line in lines]
 
     def receive_eof(self) -> list[bytes | None]:
         """The last line, if no line feed ends it."""
-        return [self._take()] if self._size else []
+        return [_entry(self._rest)] if self._rest else []
 
-    def _hold(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > MAX_ENTRY_BYTES:
-            self._pieces.clear()
-        elif piece:
-            self._pieces.append(piece)
 
-    def _take(self) -> bytes | None:
-        line = None if self._size > MAX_ENTRY_BYTES else b"".join(self._pieces)
-        self._pieces.clear()
-        self._size = 0
-        return line
+def _entry(line: bytes) -> bytes | None:
+    return line if len(line) <= MAX_ENTRY_BYTES else None
 
 
 class Report:
@@ -110,21 +84,16 @@ class Report:
         self.lines = 0
         self.counts = dict.fromkeys(Outcome, 0)
 
-    def add(self, outcomes: Iterable[tuple[int, int] | tuple[Outcome, str]]) -> None:
-        """``outcomes``: of the next lines, (index, term), or the outcome and its reason."""
+    def add(self, outcomes: Iterable[dict[str, Any]]) -> None:
+        """``outcomes`` of the next lines: ``outcome``, with ``index`` and ``term``, or with ``reason``."""
         text = []
-        for first, second in outcomes:
+        for became in outcomes:
             self.lines += 1
-            if isinstance(first, Outcome):
-                self.counts[first] += 1
-                text.append(self._row({"line": self.lines, "outcome": first, "reason": second}))
-            else:
-                self.counts[Outcome.COMMITTED] += 1
-                row = {"line": self.lines, "outcome": Outcome.COMMITTED, "index": first, "term": second}
-                text.append(self._row(row))
+            self.counts[became["outcome"]] += 1
+            text.append(self._row({"line": self.lines, **became}))
         put("".join(text), nl=False)
 
-    def _row(self, row: dict[str, object]) -> str:
+    def _row(self, row: dict[str, Any]) -> str:
         if self._output == "jsonl":
             return json.dumps(row) + "\n"
         if "index" in row:
@@ -204,32 +173,40 @@ def _next(waiting: deque[bytes | None], most: int) -> list[bytes | None]:
 
 async def _post(client: AdminClient, farm: str, lines: Sequence[bytes | None], report: Report) -> None:
     entries = [line for line in lines if line]
-    answered: Sequence[tuple[int, int] | EntryRefused] = ()
+    answered: Sequence[tuple[int, int] | errors.EntryRefused] = ()
     try:
         if len(entries) > 1:
             answered = await client.post_batch(farm, entries)
         elif entries:
             try:
                 answered = [await client.post(farm, entries[0])]
-            except EntryRefused as refused:
+            except errors.EntryRefused as refused:
                 answered = [refused]
     except trio.Cancelled:
-        report.add([_unsent(line) or (Outcome.UNKNOWN, "interrupted before the answer") for line in lines])
+        unknown = _because(Outcome.UNKNOWN, "interrupted before the answer")
+        report.add(_unsent(line) or unknown for line in lines)
         raise
-    except GarlicFarmError as error:
+    except errors.GarlicFarmError as error:
         became = Outcome.NOT_APPENDED if isinstance(error, _NOT_APPENDED) else Outcome.UNKNOWN
-        report.add([_unsent(line) or (became, str(error)) for line in lines])
+        report.add(_unsent(line) or _because(became, error) for line in lines)
         raise
     outcomes = iter(answered)
-    report.add([_unsent(line) or _said(next(outcomes)) for line in lines])
+    report.add(_unsent(line) or _answer(next(outcomes)) for line in lines)
 
 
-def _unsent(line: bytes | None) -> tuple[Outcome, str] | None:
+def _because(outcome: Outcome, reason: object) -> dict[str, Any]:
+    return {"outcome": outcome, "reason": str(reason)}
+
+
+def _unsent(line: bytes | None) -> dict[str, Any] | None:
     """The outcome of a line that is no entry, and was not sent; None for any other."""
     if line:
         return None
-    return Outcome.REFUSED, "it is empty" if line is not None else f"larger than {MAX_ENTRY_BYTES} bytes"
+    why = "it is empty" if line is not None else f"larger than {MAX_ENTRY_BYTES} bytes"
+    return _because(Outcome.REFUSED, why)
 
 
-def _said(outcome: tuple[int, int] | EntryRefused) -> tuple[int, int] | tuple[Outcome, str]:
-    return (Outcome.REFUSED, str(outcome)) if isinstance(outcome, EntryRefused) else outcome
+def _answer(answer: tuple[int, int] | errors.EntryRefused) -> dict[str, Any]:
+    if isinstance(answer, errors.EntryRefused):
+        return _because(Outcome.REFUSED, answer)
+    return {"outcome": Outcome.COMMITTED, "index": answer[0], "term": answer[1]}

@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Group
 
-__all__ = ["Trends", "ranking_table", "ranking_view"]
+__all__ = ["Trends", "ranking_view"]
 
 TREND_POINTS = 8
 LEAST_SPAN = 20_000
@@ -52,7 +52,7 @@ class Trends:
         return sparkline(self._scores[member], low, max(known))
 
 
-def ranking_table(
+def ranking_view(
     body: dict[str, Any],
     title: str,
     width: int,
@@ -60,10 +60,14 @@ def ranking_table(
     status: dict[str, Any] | None = None,
     trends: Trends | None = None,
 ) -> Group:
-    """A row per member, best first, for a terminal of ``width`` columns.
+    """A table with a row per member, best first, for a terminal of ``width`` columns, and below it what its
+    column of parts shows.
 
     ``status``: the body of ``GET …/status``, with the members that cannot be reached and the events.
     """
+    from rich.console import Group
+    from rich.text import Text
+
     from garlicfarm.admin.health import publishing
     from garlicfarm.cli.status_table import publisher_text
     from garlicfarm.cli.tables import Column, make_table, sparkline
@@ -120,24 +124,9 @@ def ranking_table(
         )
         for place, member in enumerate(body["members"], 1)
     ]
-    return make_table(title, columns, rows, width, yielding=("why",))
-
-
-def ranking_view(
-    body: dict[str, Any],
-    title: str,
-    width: int,
-    *,
-    status: dict[str, Any] | None = None,
-    trends: Trends | None = None,
-) -> RenderableType:
-    """The table, and below it what its column of parts shows."""
-    from rich.console import Group
-    from rich.text import Text
-
     names = dict.fromkeys(name for row in body["members"] for name in row["parts"])
     legend = f"PARTS of the score: {', '.join(PARTS.get(name, name) for name in names)} (·: not reported)"
     return Group(
-        ranking_table(body, title, width, status=status, trends=trends),
+        make_table(title, columns, rows, width, yielding=("why",)),
         *([Text(legend, style="dim")] if names and width >= NARROW_WIDTH else []),
     )

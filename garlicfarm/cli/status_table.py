@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from garlicfarm.admin.health import events, publishing, quorum_loss, utc
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Group
 
 __all__ = [
     "event_lines",
@@ -20,7 +20,6 @@ __all__ = [
     "publisher_text",
     "spare_text",
     "status_rows",
-    "status_table",
     "status_view",
 ]
 
@@ -90,9 +89,13 @@ def _seconds(value: float | None) -> str | None:
     return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def status_table(body: dict[str, Any], width: int) -> Group:
-    """The table for a terminal of ``width`` columns."""
+def status_view(body: dict[str, Any], width: int) -> Group:
+    """The table for a terminal of ``width`` columns, and below it what found no place in it."""
+    from rich.console import Group
+    from rich.text import Text
+
     from garlicfarm.cli.tables import WIDE, Column, make_table
+    from garlicfarm.printable import printable
 
     columns = [
         Column("id"),
@@ -111,23 +114,14 @@ def status_table(body: dict[str, Any], width: int) -> Group:
         Column("error", ERROR_COLUMN_WIDTH),
     ]
     rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in status_rows(body)]
-    return make_table(headline(body), columns, rows, width, yielding=("error", "endpoint", "role"))
-
-
-def status_view(body: dict[str, Any], width: int) -> RenderableType:
-    """The table, and below it what found no place in it."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from garlicfarm.printable import printable
-
     errors = [
         Text(printable(f"member {row['id']}: {row['error']}"), style="red")
-        for row in status_rows(body)
+        for _, row in rows
         if row["error"] and width < ERROR_COLUMN_WIDTH
     ]
     more = [Text(printable(line)) for line in [*publisher_lines(body), *feed_lines(body)]]
-    return Group(status_table(body, width), *errors, *more)
+    table = make_table(headline(body), columns, rows, width, yielding=("error", "endpoint", "role"))
+    return Group(table, *errors, *more)
 
 
 def key_problems(body: dict[str, Any]) -> dict[str, str]:

@@ -159,7 +159,7 @@ def test_records_of_dafka_are_json_that_no_terminal_obeys() -> None:
 def test_reasons_for_refused_lines_are_shown_as_text(capsys: Capture, output: str) -> None:
     from garlicfarm.cli.log_batch import Outcome
 
-    Report(output).add([(Outcome.REFUSED, EVIL)])
+    Report(output).add([{"outcome": Outcome.REFUSED, "reason": EVIL}])
     check(capsys.readouterr().out)
 
 

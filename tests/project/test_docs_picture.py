@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.cli.ranking_table import Trends, ranking_table
-from garlicfarm.cli.status_table import status_table
+from garlicfarm.cli.ranking_table import Trends, ranking_view
+from garlicfarm.cli.status_table import status_view
 from garlicfarm.publishing.fold import PublisherFold
 from tests.cli.test_cli_tables import drawn
 
@@ -39,9 +39,9 @@ def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     body: dict[str, Any] = {"farm": "farm", "leader": 1, "publisher": 1, "fault_tolerance": 1, "quorum": True}
     body |= {"term": 1, "commit": 1, "members": []}
     made = (
-        status_table(body, COLUMNS)
+        status_view(body, COLUMNS)
         if which == "members"
-        else ranking_table(PublisherFold("farm").ranking(), "", COLUMNS, trends=Trends())
+        else ranking_view(PublisherFold("farm").ranking(), "", COLUMNS, trends=Trends())
     )
     (header,) = [line for line in drawn(made, COLUMNS) if " ID " in f" {line} "]
     assert " ".join(header.split()) in LINES
