@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from garlicfarm.application import Application
+from garlicfarm.application import Application, Origin
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import EntryRefused, RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
@@ -180,16 +180,18 @@ class IncomingRequests:
         """Check the next posts of a connection, `POSTS_AT_ONCE` or until that time, and pass them on
         together."""
         is_leader = self._core.raw.role is Role.LEADER  # if not, the core redirects the client
-        is_judging = is_leader and getattr(self._application.check, "__func__", None) is not Application.check
         may_post = session.may_post
+        origin = origin_now(posts[0].request.source, session.user)
         checked: list[tuple[Request, int]] = []
         for _ in range(min(len(posts), POSTS_AT_ONCE)):
             post = posts[0]
+            if post.request.source != origin.member:  # without a handshake each request names its own
+                origin = origin_now(post.request.source, session.user)
             pending = self._pending.get(post.token)
             if pending is not None:  # its connection is open
                 refusal = None if may_post or not is_leader else Refusal.ROLE_MISSING
                 if is_leader and refusal is None:
-                    refusal = self._refusal(session, post, until, is_judging)
+                    refusal = self._refusal(post, origin, until)
                 if refusal is not None:
                     del self._pending[post.token]
                     pending.resolve(self._refuse(refusal))
@@ -202,34 +204,25 @@ class IncomingRequests:
                 else:
                     checked.append((post.request, post.token))
             posts.popleft()
-            if is_judging and trio.current_time() >= until:
+            if trio.current_time() >= until:
                 break
         if checked:
             self._core.raw.step_posts(checked)
 
-    def _refusal(self, session: Session, post: _Post, until: float, is_judging: bool) -> Refusal | None:
-        """The reason to refuse a post (D8). Sets how far its entries are checked, at least one of them.
-        ``is_judging``: the application does not take just anything."""
-        entries, most = post.request.entries, self.limits.max_entry_bytes
-        if not is_judging:
-            post.next_entry = len(entries)
-            for entry in entries:
-                if len(entry.value) > most:
-                    return Refusal.ENTRY_TOO_LARGE
-            return None
-        origin = origin_now(post.request.source, session.user)
-        while post.next_entry < len(entries):
+    def _refusal(self, post: _Post, origin: Origin, until: float) -> Refusal | None:
+        """The reason to refuse a post (D8). Sets how far its entries are checked, at least one of them."""
+        entries = post.request.entries
+        while True:
             value = entries[post.next_entry].value
-            if len(value) > most:
+            if len(value) > self.limits.max_entry_bytes:
                 return Refusal.ENTRY_TOO_LARGE
             try:
                 self._application.check(value, origin)
             except EntryRefused:
                 return Refusal.ENTRY_REFUSED
             post.next_entry += 1
-            if trio.current_time() >= until:
-                break
-        return None
+            if post.next_entry == len(entries) or trio.current_time() >= until:
+                return None
 
     def answer(self, answers: Sequence[OutgoingResponse]) -> None:
         """The core answers requests. After a refused or unneeded snapshot, a JRaft leader sends it again as
