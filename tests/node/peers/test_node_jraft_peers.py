@@ -98,20 +98,16 @@ async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
     async with played(tmp_path) as plays:
         wire = await plays.dial()
         granted = await wire.ask(request(VOTE, 1))
-        assert granted is not None
         assert (granted.source, granted.destination, granted.term, granted.accepted) == (1, 2, 1, True)
         appended = await wire.ask(request(APPEND, 1, write(1, b"a"), write(1, b"b")))
-        assert appended is not None
         assert (appended.destination, appended.next_index, appended.accepted) == (2, 3, True)
         fields = {"last_log_term": 1, "last_log_index": 2, "commit_index": 2}
         noted = await wire.ask(request(APPEND, 1, **fields))
-        assert noted is not None
         assert (noted.next_index, noted.accepted) == (3, True)
         with trio.fail_after(240):
             await plays.nodes.replica().wait_applied(1)
         client = await plays.dial()
         redirected = await client.ask(client_request(b"x"))
-        assert redirected is not None
         assert (redirected.accepted, redirected.destination, redirected.next_index) == (False, 2, 0)
 
 
@@ -121,7 +117,6 @@ async def test_several_sources_on_one_connection_are_who_they_say(tmp_path: Path
         await wire.send(request(VOTE, 1, source=3), request(VOTE, 1, source=2), client_request())
         for destination, accepted in ((3, True), (2, False), (NO_LEADER, False)):
             answer = await wire.receive()
-            assert answer is not None
             assert (answer.destination, answer.accepted) == (destination, accepted)
 
 
@@ -150,7 +145,6 @@ async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
         assert await plays.nodes.leader() == 1
         client: Wire = await plays.dial()
         answer = await client.ask(client_request(b"x"))
-        assert answer is not None
         assert (answer.source, answer.destination, answer.next_index, answer.accepted) == (1, 1, 3, True)
         assert plays.nodes.replica().raw.status().commit >= 2
         nursery.cancel_scope.cancel()
@@ -175,7 +169,6 @@ async def test_snapshot_of_a_jraft_leader_is_the_applications_state_also_after_a
             piece = SnapshotSyncRequest(9, 2, Configuration(8, 1, servers), offset, data, done)
             value = LogEntry(3, ValueType.SNAPSHOT_SYNC_REQUEST, encode_snapshot_sync_request(piece))
             answer = await wire.ask(request(MessageType.INSTALL_SNAPSHOT_REQUEST, 3, value))
-            assert answer is not None
             assert (answer.accepted, answer.next_index) == (True, offset + len(data))
         with trio.fail_after(240):
             await plays.nodes.replica().wait_applied(8)
@@ -183,7 +176,6 @@ async def test_snapshot_of_a_jraft_leader_is_the_applications_state_also_after_a
         after = await wire.ask(
             request(APPEND, 3, write(3), last_log_term=2, last_log_index=9, commit_index=10)
         )
-        assert after is not None
         assert (after.accepted, after.next_index) == (True, 11)
         await plays.nodes.stop()
         await plays.nodes.start(1)
@@ -196,7 +188,6 @@ async def test_follower_of_a_jraft_leader_refuses_a_linearizable_read_and_names_
 ) -> None:
     async with played(tmp_path) as plays:
         answer = await (await plays.dial()).ask(request(APPEND, 3))
-        assert answer is not None
         assert answer.accepted
         with trio.fail_after(240), pytest.raises(NotLeader) as refused:
             await plays.nodes.replica().reads.read_index()
@@ -236,7 +227,6 @@ async def test_member_asks_a_jraft_leader_for_its_own_removal(tmp_path: Path) ->
         assert decode_cluster_server(asked.entries[0].value, id_only=True).id == 1
         await heard.answer(asked, 2, destination=2, term=1)
         told = await leads.ask(request(MessageType.LEAVE_CLUSTER_REQUEST, 1, last_log_index=1))
-        assert told is not None
         assert told.accepted
         others = tuple(server for server in farm.configuration.servers if server.id != 1)
         without = LogEntry(1, ValueType.CONFIGURATION, encode_configuration(Configuration(2, 0, others)))
@@ -285,5 +275,4 @@ async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: P
             asked = await heard.receive()
         for number in range(20):
             answer = await client.receive()
-            assert answer is not None
             assert (answer.accepted, answer.next_index) == (True, number + 3)

@@ -56,7 +56,6 @@ async def answer_post(plays: Play, next_index: int) -> None:
 
 async def lead(wire: Wire, term: int, *entries: LogEntry, source: int = 2, **fields: int) -> None:
     answer = await wire.ask(request(APPEND, term, *entries, source=source, **fields))
-    assert answer is not None
     assert answer.accepted
 
 

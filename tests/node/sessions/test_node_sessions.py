@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,29 +85,36 @@ async def running(served: Session, errors: list[BaseException]) -> None:
         errors.append(first_error(group))
 
 
-async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.testing.MockClock) -> None:
+@asynccontextmanager
+async def served(
+    principal: Principal = ALICE, *, leftover: bytes = b"", ends: type[BaseException] | None = None
+) -> AsyncIterator[tuple[FakeFarm, trio.abc.Stream]]:
+    """A farm and the client's end of a connection to it; the client closes it, or it ``ends`` by an error."""
     ours, theirs = trio.testing.memory_stream_pair()
     farm, errors = FakeFarm(), list[BaseException]()
-    request = encode_request(client_request())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs, leftover=request[:9]), errors)
+        nursery.start_soon(running, session(farm, theirs, principal, leftover), errors)
+        yield farm, ours
+        if ends is None:
+            await ours.aclose()
+    assert [type(error) for error in errors] == ([] if ends is None else [ends])
+
+
+async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.testing.MockClock) -> None:
+    request = encode_request(client_request())
+    async with served(leftover=request[:9]) as (farm, ours):
         await ours.send_all(request[9:] + request * 2)
         await trio.testing.wait_all_tasks_blocked()
         for position in (2, 0, 1):
             farm.answer(position)
         assert await next_indexes(ours, 3) == [0, 1, 2]
-        await ours.aclose()
-    assert not errors
 
 
 async def test_requests_of_one_receive_come_together_and_their_answers_leave_together(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    farm, errors = FakeFarm(), list[BaseException]()
     request = encode_request(client_request(b"x"))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs), errors)
+    async with served() as (farm, ours):
         for number in (5, 1):
             await ours.send_all(request * number + request[:20])
             await trio.testing.wait_all_tasks_blocked()
@@ -120,8 +127,6 @@ async def test_requests_of_one_receive_come_together_and_their_answers_leave_tog
         assert len(received) == 8 * len(
             encode_response(Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 1, 1, 0, True))
         )
-        await ours.aclose()
-    assert not errors
 
 
 @pytest.mark.parametrize("room", [1 << 30, 30])
@@ -171,24 +176,17 @@ async def test_answers_that_were_flushed_do_not_shorten_the_time_of_later_ones(
 
 
 async def test_requests_before_a_fault_are_taken(autojump_clock: trio.testing.MockClock) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    farm, errors = FakeFarm(), list[BaseException]()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs), errors)
+    async with served(ends=RemoteProtocolError) as (farm, ours):
         forged = client_request(b"forged", source=2)
         await ours.send_all(encode_request(client_request(b"x")) * 3 + encode_request(forged))
     assert farm.steps == [3]
-    assert [type(error) for error in errors] == [RemoteProtocolError]
 
 
 @pytest.mark.parametrize("later_one_answered", [False, True])
 async def test_request_without_an_outcome_closes_the_connection_in_time(
     later_one_answered: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    farm, errors = FakeFarm(), list[BaseException]()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs), errors)
+    async with served(ends=OutcomeUnknown) as (farm, ours):
         await trio.sleep(100)  # a silent connection stays
         begun = trio.current_time()
         await ours.send_all(encode_request(client_request(b"a")))
@@ -198,23 +196,18 @@ async def test_request_without_an_outcome_closes_the_connection_in_time(
         if later_one_answered:
             farm.answer(1)  # it has to wait for the first one
     assert trio.current_time() - begun == TIMEOUT_S
-    assert [type(error) for error in errors] == [OutcomeUnknown]
 
 
 async def test_lost_leadership_answers_what_came_before_then_closes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    farm, errors = FakeFarm(), list[BaseException]()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs), errors)
+    async with served(ends=OutcomeUnknown) as (farm, ours):
         await ours.send_all(encode_request(client_request(b"a")) * 3)
         await trio.testing.wait_all_tasks_blocked()
         farm.pending[1].resolve(None)
         farm.answer(2)
         farm.answer(0)
         assert await next_indexes(ours, 1) == [0]
-    assert [type(error) for error in errors] == [OutcomeUnknown]
 
 
 async def test_client_that_never_reads_is_cut_in_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -236,10 +229,7 @@ async def test_client_that_never_reads_is_cut_in_time(autojump_clock: trio.testi
 async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     value: bytes, most: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    ours, theirs = trio.testing.memory_stream_pair()
-    farm, errors = FakeFarm(), list[BaseException]()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs), errors)
+    async with served() as (farm, ours):
         await ours.send_all(encode_request(client_request(value)) * (most + 5))
         await trio.testing.wait_all_tasks_blocked()
         assert len(farm.requests) == most
@@ -248,8 +238,6 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
         await trio.testing.wait_all_tasks_blocked()
         assert len(farm.requests) == most + 5
         assert await next_indexes(ours, most) == list(range(most))
-        await ours.aclose()
-    assert not errors
 
 
 async def test_requests_that_came_together_are_all_taken_where_answers_make_room_at_once(
@@ -309,7 +297,6 @@ async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_pa
         await nodes.leader()
         wire = await nodes.login()
         largest = await wire.ask(client_request(bytes(1 << 20)))
-        assert largest is not None
         assert largest.accepted
         with suppress(trio.BrokenResourceError):
             await wire.send(client_request(bytes(1 << 20), b"x"))
@@ -386,12 +373,9 @@ async def test_reader_may_ask_for_the_leader_and_not_post(tmp_path: Path) -> Non
         await nodes.leader()
         wire = await nodes.login("bob")
         probe, post = await wire.ask(client_request()), await wire.ask(client_request(b"x"))
-        assert probe is not None
-        assert post is not None
         assert (probe.accepted, probe.destination) == (True, 1)
         assert (post.accepted, post.destination, post.next_index) == (False, 1, Refusal.ROLE_MISSING.number)
         largest = await wire.ask(client_request(bytes(1 << 20)))
-        assert largest is not None
         assert largest.next_index == Refusal.ROLE_MISSING.number
         with suppress(trio.BrokenResourceError):
             await wire.send(client_request(bytes(1 << 20), b"x"))
@@ -408,12 +392,10 @@ async def test_entry_over_the_limit_is_refused_with_its_reason_and_the_connectio
         for user, source in (("alice", 0), ("2", 2)):
             wire = await nodes.login(user)
             refused = await wire.ask(client_request(b"x", bytes(1001), source=source))
-            assert refused is not None
             assert (refused.accepted, refused.destination) == (False, 1)
             assert refused.next_index == Refusal.ENTRY_TOO_LARGE.number
             assert nodes.replica().raw.status().last_index == last
             answer = await wire.ask(client_request(bytes(1000), source=source))
-            assert answer is not None
             assert answer.accepted
             last += 1
 

@@ -25,7 +25,7 @@ from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire import ResponseDecoder, encode_request
-from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 ALONE: Mapping[str, Any] = {
     "election_timeout_min_s": 0.02,
@@ -93,12 +93,11 @@ class Wire:
         data = [each if isinstance(each, bytes) else encode_request(each) for each in messages]
         await self.stream.send_all(b"".join(data))
 
-    async def receive(self) -> Response | None:
-        """The next answer; None: the node closed the connection."""
-        answer: Response | None = await next_message(self.stream, self._decoder)
-        return answer
+    async def receive(self) -> Any:
+        """The next answer, a `Response`; None: the node closed the connection."""
+        return await next_message(self.stream, self._decoder)
 
-    async def ask(self, request: Request | bytes) -> Response | None:
+    async def ask(self, request: Request | bytes) -> Any:
         await self.send(request)
         return await self.receive()
 

@@ -47,10 +47,9 @@ class Heard:
         self.stream = stream
         self._decoder = RequestDecoder(Limits())
 
-    async def receive(self) -> Request | None:
-        """The next request; None: the node closed the connection."""
-        request: Request | None = await next_message(self.stream, self._decoder)
-        return request
+    async def receive(self) -> Any:
+        """The next `Request`; None: the node closed the connection."""
+        return await next_message(self.stream, self._decoder)
 
     async def answer(
         self, request: Request, next_index: int = 0, accepted: bool = True, **other: Any
