@@ -13,7 +13,6 @@ from garlicfarm.errors import ConfigError, EntryRefused, ProposalDropped
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
-from garlicfarm.node.leadership import step_down
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.stored_rankings import StoredRankings
@@ -40,7 +39,7 @@ class FarmAdminView(CommittedEntries):
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
-        self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica.context)
+        self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica)
         self._snapshot_turn = trio.CapacityLimiter(1)  # a state may have megabytes
         store = RankingStore(directory)
         self.rankings = StoredRankings(store, self.ranking, replica.core, replica.log)
@@ -54,12 +53,12 @@ class FarmAdminView(CommittedEntries):
         await self._core.wait_progress()
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
-        return await self._applied_here(await self._replica.post(entry, user=user))
+        return await self._applied_here(await self._replica.proposals.post(entry, origin_now(0, user)))
 
     async def post_batch(
         self, entries: Sequence[bytes], user: str
     ) -> Sequence[tuple[int, int] | EntryRefused]:
-        proposals, origin = self._replica.proposals, origin_now(user=user, member=0)
+        proposals, origin = self._replica.proposals, origin_now(0, user)
         outcomes: list[tuple[int, int] | EntryRefused] = []
         accepted: list[tuple[int, bytes]] = []
         for position, entry in enumerate(entries):
@@ -171,7 +170,7 @@ class FarmAdminView(CommittedEntries):
 
     async def step_down(self, to: int, user: str) -> int:
         self._replica.log.info("step-down-asked", to=to, user=user)
-        return await step_down(self._core, to)
+        return await self._core.step_down(to)
 
     # ------------------------------------------------------------------ status
 

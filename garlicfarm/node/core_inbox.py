@@ -3,7 +3,7 @@
 The core is driven in turns (`garlicfarm.node.turns`). All tasks put their input into its inbox. One turn
 takes all waiting input, so it makes one write, one message per peer and one answer per connection out of many
 inputs. Other tasks read the core's state here: which member leads, and how far the application has come. They
-can wait for both to change.
+can wait for both to change, and have the leadership transferred.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import trio
 
 from garlicfarm.config.model import FarmSection, RaftSection
-from garlicfarm.errors import NotLeader
+from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.raft import RaftConfig, RawNode, Role, SnapshotMeta, Storage
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = ["SLICE_S", "CoreInbox", "LostLeader"]
@@ -196,6 +197,39 @@ class CoreInbox:
     async def wait_leader_change(self) -> None:
         """Return at the next change of leader or role."""
         await self._leader_changed.wait()
+
+    async def step_down(self, to: int = 0, deadline: float = math.inf) -> int:
+        """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
+        ``deadline``: on Trio's clock. Source: thesis 3.10.
+
+        Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now; another one
+        took over, since ``to`` is a JRaft server, which cannot be told to campaign), `NoQuorum`: no member
+        took over within two election timeouts, or before the deadline.
+        """
+        begun = trio.Event()
+        refused: list[ProposalDropped] = []
+
+        def begin() -> None:
+            try:
+                self.raw.transfer_leadership(to)
+            except ProposalDropped as dropped:
+                refused.append(dropped)
+            begun.set()
+
+        self.must_lead()
+        self.put(begin)
+        await begun.wait()
+        if refused:
+            raise refused[0]
+        longest = trio.current_time() + 2 * self.raft.election_timeout_max_s
+        with trio.move_on_at(min(deadline, longest)):
+            while self.is_leader or not self.leader_id:
+                await self.wait_leader_change()
+            if to in (0, self.leader_id):
+                return self.leader_id
+            took_over = f"member {self.leader_id} leads now, and not {to}"
+            raise ProposalDropped(Refusal.ANOTHER_TOOK_OVER, took_over)
+        raise NoQuorum("no member took over the leadership in time")
 
 
 def _raft_config(raft: RaftSection, node_id: int, answer_timeout_s: float) -> RaftConfig:

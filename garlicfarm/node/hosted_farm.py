@@ -26,11 +26,10 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.dial import DialCredentials
 from garlicfarm.net.handshake import FarmCredentials
 from garlicfarm.node.admin_view import FarmAdminView
-from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.dialler import MemberDialler
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, check_retention, make_feeds
-from garlicfarm.node.replica import Replica
+from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.retention import Retention
 from garlicfarm.node.transports import Transports
 from garlicfarm.plugins import make_router
@@ -179,7 +178,7 @@ def open_farm(
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
-    retention = Retention(replica.context, replica.applier, store, writer, pages, kept)
+    retention = Retention(replica, replica.applier, store, writer, pages, kept)
     return HostedFarm(replica, view, retention, credentials, router, feeds)
 
 

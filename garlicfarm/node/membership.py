@@ -28,22 +28,23 @@ from garlicfarm.errors import (
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import CONNECTION_ERRORS, Backoff, LinkConfig, RpcClient, close
-from garlicfarm.node.change_request import request_change
 from garlicfarm.node.core_inbox import CoreInbox
-from garlicfarm.node.leadership import step_down
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import Proposal, Proposals
 from garlicfarm.node.removal import Removal
 from garlicfarm.node.session import PendingResponse
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
+from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
     NO_LEADER,
     ClusterServer,
     Configuration,
+    LogEntry,
     MessageType,
     Request,
     Response,
+    ValueType,
 )
 
 __all__ = ["Membership"]
@@ -77,7 +78,7 @@ class Membership:
         self._tasks: deque[Callable[[], Awaitable[None]]] = deque()
         self._has_tasks = trio.Event()
         self._is_serving = False
-        self._removal = Removal(core, peers, note_leave_order, log)
+        self._removal = Removal(core, peers, note_leave_order)
         self._change: Proposal | None = None  # the last one that this member proposed
 
     @property
@@ -171,45 +172,32 @@ class Membership:
         this takes as long as the server takes to catch up.
         """
         core, is_own_removal = self._core, change.change is Change.REMOVE and self._is_own(change)
-        first, asked = 0, False
+        first, was_asked = 0, False
         patience_s = 2 * core.raft.election_timeout_max_s + core.answer_timeout_s
-        with trio.move_on_after(patience_s) as scope:
+        with trio.move_on_after(patience_s) as patience:
             while True:
-                leader = core.leader_id
-                first = first or leader
                 if change.change is Change.SET:
                     core.must_lead()
+                leader = core.leader_id
+                first = first or leader
                 try:
-                    if core.is_leader and is_own_removal:
-                        self._removal.check(change.force)
-                        await step_down(core, 0, scope.deadline)
-                    elif core.is_leader:
-                        proposal = await self._begin(change, scope.deadline)
-                        scope.deadline = math.inf
+                    if core.is_leader:
+                        proposal = await self._begin(change, patience.deadline)
+                        patience.deadline = math.inf
                         return await self._proposals.outcome(proposal)
-                    elif leader:
-                        term = await request_change(core, self._peers, leader, change)
-                        if term is not None:
-                            asked = True
-                            if change.change is Change.ADD:
-                                scope.deadline = math.inf
-                            if is_own_removal:
-                                await self._wait_left(change)
-                            else:
-                                await self._wait_applied(change)
-                            is_applied = self.is_member(change.server.id) == (change.change is Change.ADD)
-                            return core.applied.configuration.log_index if is_applied else 0, term
-                    else:
+                    if not leader:
                         await core.wait_leader_change()
+                    elif (term := await self._ask(leader, change)) is not None:
+                        was_asked = True
+                        if change.change is Change.ADD:
+                            patience.deadline = math.inf
+                        return await self._wait_effect(change), term
                 except NotLeader:
                     pass  # it no longer leads
                 except OutcomeUnknown:
-                    asked = True
-                    if not self._is_own(change):
+                    if not is_own_removal:
                         raise
-                    # Ask again: a repeated removal does no harm.
-                except (TransportError, AuthError, RemoteProtocolError) as error:
-                    self._log.info("leader-not-asked", peer=leader, cause=str(error))
+                    was_asked = True  # ask again: a repeated removal does no harm
                 except ProposalDropped as dropped:
                     few = dropped.reason == Refusal.TOO_FEW_MEMBERS_HEARD
                     if few and change.force:
@@ -218,9 +206,42 @@ class Membership:
                     if not (few and leader != first) and dropped.reason != Refusal.LEADERSHIP_IN_TRANSFER:
                         raise
                 await trio.sleep(ASK_AGAIN_S)
-        if asked:
+        if was_asked:
             raise OutcomeUnknown("the leader was asked for the change, which is not known to be committed")
         raise NoQuorum(f"no leader was found within {patience_s:g} s")
+
+    async def _ask(self, leader: int, change: ConfChange) -> int | None:
+        """Ask ``leader``, over the wire, to add or remove a server; the term in which it began the change,
+        None if it certainly did not, and another member may lead.
+
+        Raises `ProposalDropped`: it refuses; `OutcomeUnknown`.
+        """
+        core, is_removal = self._core, change.change is Change.REMOVE
+        kind = MessageType.REMOVE_SERVER_REQUEST if is_removal else MessageType.ADD_SERVER_REQUEST
+        value = encode_cluster_server(change.server, id_only=is_removal)
+        entry = LogEntry(0, ValueType.CLUSTER_SERVER, value)
+        try:
+            response = await self._peers.call(leader, Request(kind, core.node_id, leader, entries=(entry,)))
+        except (TransportError, AuthError, RemoteProtocolError) as error:
+            self._log.info("leader-not-asked", peer=leader, cause=str(error))
+            return None
+        if response is None or (not response.accepted and response.destination != leader):
+            return None
+        if response.accepted:
+            return response.term
+        # A JRaft server gives its next index instead of a reason.
+        if not self._peers.extensions(leader):
+            raise ProposalDropped(Refusal.REFUSED)
+        raise ProposalDropped(Refusal.of_change(response.next_index))
+
+    async def _wait_effect(self, change: ConfChange) -> int:
+        """The index of the applied Configuration once that is as ``change`` makes it. 0: it is this member's
+        own removal, and it leaves before, as it was told to."""
+        while self.is_member(change.server.id) != (change.change is Change.ADD):
+            if self._removal.is_over and self._is_own(change):
+                return 0
+            await self._core.wait_progress()
+        return self._core.applied.configuration.log_index
 
     def check(self, change: ConfChange) -> None:
         """Raises `ProposalDropped` if the change would be refused now, as far as this member can tell: only
@@ -237,30 +258,13 @@ class Membership:
     def _is_own(self, change: ConfChange) -> bool:
         return change.server.id == self._core.node_id
 
-    async def _wait_applied(self, change: ConfChange) -> None:
-        """Return once the applied Configuration is as ``change`` makes it."""
-        while self.is_member(change.server.id) != (change.change is Change.ADD):
-            await self._core.wait_applied(self._core.applied_index)
-
-    async def _wait_left(self, change: ConfChange) -> None:
-        """As `_wait_applied`, of this member's own removal; it also ends when it leaves as it was told to."""
-        async with trio.open_nursery() as nursery:
-
-            async def wait_told() -> None:
-                await self._removal.is_over.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_told)
-            await self._wait_applied(change)
-            nursery.cancel_scope.cancel()
-
     async def _begin(self, change: ConfChange, deadline: float) -> Proposal:
         """Begin a change, before ``deadline`` on Trio's clock."""
         core, server = self._core, change.server
         core.must_lead()
-        if change.change is Change.REMOVE and server.id == core.node_id:
+        if change.change is Change.REMOVE and self._is_own(change):
             self._removal.check(change.force)
-            await step_down(core, 0, deadline)
+            await core.step_down(0, deadline)
             core.must_lead()
         if change.change is Change.ADD and server.id in self.all_members and server.id not in self._current:
             raise ProposalDropped(Refusal.ID_USED_BEFORE)

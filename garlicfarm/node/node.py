@@ -238,12 +238,12 @@ class Node:
         try:
             await farm.run(task_status=task_status)
         except* (StorageError, Removed) as group:
-            self._farms.pop(replica.name)
+            self._farms.pop(replica.farm)
             replica.metrics.set_role("")
             replica.metrics.raft_leader_id.set(0)
             error = first_error(group)
             event = "removed" if isinstance(error, Removed) else "farm-failed"
-            self._log.error(event, farm=replica.name, cause=str(error))
+            self._log.error(event, farm=replica.farm, cause=str(error))
             if not self._farms:
                 if not isinstance(error, Removed):
                     raise

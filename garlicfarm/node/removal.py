@@ -6,20 +6,25 @@ Source: docs/reference/protocol.md, "What JRaft's bytes settle"; D6 (permissions
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import NoReturn
 
 import trio
 
-from garlicfarm.errors import (
-    ProposalDropped,
-    Removed,
-)
-from garlicfarm.logs import EventLogger
+from garlicfarm.errors import ProposalDropped, Removed
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.refusals import Refusal
 
 __all__ = ["Removal"]
+
+
+class _Order(Enum):
+    """The leader's order to leave."""
+
+    NONE = auto()
+    GIVEN = auto()
+    KEPT = auto()  # for the next start, too
 
 
 class Removal:
@@ -30,31 +35,26 @@ class Removal:
         core: CoreInbox,
         peers: Peers,
         note_leave_order: Callable[[int | None], None] | None,
-        log: EventLogger,
     ) -> None:
         self._core = core
         self._peers = peers
         self._note_leave_order = note_leave_order
-        self._log = log
-        self.is_over = trio.Event()
-        """This member leaves now."""
-        self._ordered = trio.Event()  # the leader says that this member is removed
-        self._is_kept = False
-        self._applied = trio.Event()  # the applied Configuration says so
-
-    @property
-    def is_applied(self) -> bool:
+        self.is_over = False
+        """Whether this member leaves now."""
+        self.is_applied = False
         """Whether a Configuration without this member was applied here."""
-        return self._applied.is_set()
+        self._order = _Order.NONE
+        self._changed = trio.Event()
 
     def on_order(self, *, is_kept: bool) -> None:
         """The leader says that this member is removed. ``is_kept``: for the next start, too."""
-        self._is_kept = is_kept
-        self._ordered.set()
+        self._order = _Order.KEPT if is_kept else _Order.GIVEN
+        self._changed.set()
 
     def on_applied(self) -> None:
         """A Configuration without this member is applied here."""
-        self._applied.set()
+        self.is_applied = True
+        self._changed.set()
 
     async def watch(self) -> NoReturn:
         """Raises `Removed` once this member is removed.
@@ -64,37 +64,32 @@ class Removal:
         votes for members that have not heard of the commit. Appends of a later leader cancel the order. It is
         kept for the next start: a member that is removed would depose the leaders of those that stay.
         """
-        wait_s = 2 * self._core.raft.election_timeout_max_s
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._leave_once_applied, wait_s, nursery.cancel_scope)
-            nursery.start_soon(self._leave_once_ordered, wait_s, nursery.cancel_scope)
-        if self._is_kept or self._applied.is_set():
-            await self._note(self._core.raw.term)
-        self.is_over.set()
-        raise Removed(self._core.farm)
+        core, is_leaving = self._core, False
+        while not is_leaving:
+            while not self.is_applied and self._order is _Order.NONE:
+                await self._wait_change()
+            if self._order is _Order.KEPT:
+                await self._note(core.raw.term)
+            with trio.move_on_after(2 * core.raft.election_timeout_max_s):
+                while not self.is_applied or self._order is _Order.NONE:
+                    await self._wait_change()
+            is_leaving = self.is_applied or core.raw.is_leaving
+            if not is_leaving:
+                self._order = _Order.NONE
+                await self._note(None)
+        if self.is_applied or self._order is _Order.KEPT:
+            await self._note(core.raw.term)
+        self.is_over = True
+        core.wake_waiting()
+        raise Removed(core.farm)
+
+    async def _wait_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
 
     async def _note(self, term: int | None) -> None:
         if self._note_leave_order is not None:
             await trio.to_thread.run_sync(self._note_leave_order, term)
-
-    async def _leave_once_applied(self, wait_s: float, scope: trio.CancelScope) -> None:
-        await self._applied.wait()
-        with trio.move_on_after(wait_s):
-            await self._ordered.wait()
-        scope.cancel()
-
-    async def _leave_once_ordered(self, wait_s: float, scope: trio.CancelScope) -> None:
-        while True:
-            await self._ordered.wait()
-            if self._is_kept:
-                await self._note(self._core.raw.term)
-            with trio.move_on_after(wait_s):
-                await self._applied.wait()
-            if self._applied.is_set() or self._core.raw.is_leaving:
-                scope.cancel()
-                return
-            self._ordered = trio.Event()
-            await self._note(None)
 
     def check(self, force: bool) -> None:
         """Raises `ProposalDropped` if a new leader would refuse to remove this member. Called before this

@@ -5,35 +5,62 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import trio
 
 from garlicfarm.application import Application
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, RemoteProtocolError
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import FarmMetrics
+from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.applier import Applier
-from garlicfarm.node.context import ReplicaContext, ReplicaHost
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.incoming_requests import IncomingRequests
-from garlicfarm.node.leadership import step_down
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
-from garlicfarm.raft import RawNode, Ready, SnapshotMeta
+from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
+from garlicfarm.router import Router
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 
-__all__ = ["Replica"]
+__all__ = ["Replica", "ReplicaHost"]
+
+
+class ReplicaHost(msgspec.Struct, frozen=True):
+    """The node's services for one of its replicas.
+
+    ``base_dir`` and ``data_dir``: see `garlicfarm.application.ApplicationContext`. ``dial(id, endpoint)``
+    opens an authenticated stream to another member. ``router``: the farm's, entered.
+    ``note_leave_order(term)`` keeps for the next start that the leader of ``term`` told this member to leave,
+    and forgets it with None; blocking, durable on return. ``admin_url()``: the node's admin URL as other
+    machines reach it, None if they cannot.
+    """
+
+    node_id: int
+    base_dir: Path
+    data_dir: Path
+    dial: Callable[[int, str], Awaitable[Established]]
+    metrics: FarmMetrics
+    log: EventLogger
+    router: Router | None = None
+    note_leave_order: Callable[[int | None], None] | None = None
+    admin_url: Callable[[], str | None] = lambda: None
 
 
 class Replica:
-    """A member of one farm, from its open store to its place in the cluster.
+    """A member of one farm, from its open store to its place in the cluster. To its application it is the
+    `garlicfarm.application.ApplicationContext`.
 
     ``application`` is in the state that ``store.snapshot()`` names: a new one where that is index 0.
     """
@@ -47,6 +74,11 @@ class Replica:
         host: ReplicaHost,
     ) -> None:
         raft, metrics, log = section.raft, host.metrics, host.log
+        self.farm = section.name
+        self.node_id = host.node_id
+        self.base_dir = host.base_dir
+        self.data_dir = host.data_dir
+        self.router = host.router
         self.section = section
         self.store = store
         self.application = application
@@ -71,19 +103,11 @@ class Replica:
         )
         self.applier = Applier(core, self.membership, application, store, log)
         self._turns = Turns(core, self.requests, self.applier, self._carry_out)
-        self.context = ReplicaContext(section, host, core, self.peers, self.proposals, self.membership)
         self._writer = make_writer(self._on_durable, self._on_batch, self._on_chunk, self._on_problem)
         self._servers: tuple[ClusterServer, ...] = ()
+        self._admin_url = host.admin_url
 
-    @property
-    def name(self) -> str:
-        """The farm's name."""
-        return self.section.name
-
-    @property
-    def node_id(self) -> int:
-        """The id of this member."""
-        return self.core.node_id
+    # ------------------------------------------------------------------ for the application, and for others
 
     @property
     def raw(self) -> RawNode:
@@ -91,8 +115,15 @@ class Replica:
         return self.core.raw
 
     @property
+    def admin_url(self) -> str | None:
+        return self._admin_url()
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.core.configuration
+
+    @property
     def is_leader(self) -> bool:
-        """Whether this member leads, as far as it knows."""
         return self.core.is_leader
 
     @property
@@ -101,18 +132,24 @@ class Replica:
         return self.core.leader_id
 
     @property
-    def configuration(self) -> Configuration:
-        """The Configuration in force."""
-        return self.core.configuration
+    def is_changing_members(self) -> bool:
+        return self.membership.is_changing
 
     @property
     def applied_index(self) -> int:
-        """The index of the last applied entry."""
         return self.core.applied_index
 
+    def raft_status(self) -> Status:
+        return self.core.raw.status()
+
+    async def post(self, entry: bytes) -> tuple[int, int]:
+        return await self.proposals.post(entry, origin_now(self.node_id))
+
     async def wait_applied(self, beyond: int) -> None:
-        """Return once an entry with an index > ``beyond`` is applied."""
         await self.core.wait_applied(beyond)
+
+    async def step_down(self, to: int = 0) -> int:
+        return await self.core.step_down(to)
 
     # ------------------------------------------------------------------ the tasks
 
@@ -126,7 +163,7 @@ class Replica:
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.disk.watch)
             # Trio runs it before the loop returns from its first checkpoint and applies anything.
-            nursery.start_soon(self.application.run, self.context)
+            nursery.start_soon(self.application.run, self)
             nursery.start_soon(self._turns.run)
             task_status.started()
         raise AssertionError("unreachable: the tasks of a replica only end by an error")
@@ -244,15 +281,11 @@ class Replica:
 
     # ------------------------------------------------------------------ for the node
 
-    async def post(self, entry: bytes, member: int = 0, user: str = "") -> tuple[int, int]:
-        """Append an entry of a member, of a user, or (0, "") of a raw client; see `Proposals.post`."""
-        return await self.proposals.post(entry, origin_now(member, user))
-
     async def hand_over(self) -> None:
         """If this member leads, transfer the leadership to another one. Returns when it no longer leads, or
         when no member took over within the deadline of a request."""
         with trio.move_on_after(self.section.raft.rpc_timeout_s):
             try:
-                await step_down(self.core)
+                await self.step_down()
             except (NotLeader, ProposalDropped, NoQuorum) as error:
                 self.log.debug("not-handed-over", cause=str(error))

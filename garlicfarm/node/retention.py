@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import trio
 
+from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.applier import Applier
-from garlicfarm.node.context import ReplicaContext
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.storage import SNAPSHOTS, LogStore, Writer, remove_snapshots, write_snapshot
 
@@ -30,7 +30,7 @@ class Retention:
 
     def __init__(
         self,
-        context: ReplicaContext,
+        context: ApplicationContext,
         applier: Applier,
         store: LogStore,
         writer: Writer,

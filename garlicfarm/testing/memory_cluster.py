@@ -44,8 +44,7 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, respond
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.context import ReplicaHost
-from garlicfarm.node.replica import Replica
+from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot

@@ -67,7 +67,7 @@ async def test_everything_that_a_running_node_makes_is_private_without_a_umask(t
     async with cluster(made, raft=ALONE, retention=retention) as nodes:
         await nodes.leader()
         for _ in range(30):
-            await nodes.replica().post(b"x", 0)
+            await nodes.replica().post(b"x")
         snapshots = nodes.data(1) / "farms" / "farm" / "snapshots"
         with trio.fail_after(240):
             while not [*snapshots.glob("*.snap")]:  # noqa: ASYNC110

@@ -19,8 +19,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, without_handshake
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.context import ReplicaHost
-from garlicfarm.node.replica import Replica
+from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis

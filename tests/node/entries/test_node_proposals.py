@@ -53,7 +53,7 @@ async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(t
 
         async def post(node_id: int, number: int) -> None:
             entry = b"%d from %d" % (number, node_id)
-            places[entry] = await nodes.replica(node_id).post(entry, 0)
+            places[entry] = await nodes.replica(node_id).post(entry)
 
         async with trio.open_nursery() as nursery:
             for node_id in nodes.running:
@@ -105,7 +105,7 @@ async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up
         dead.scope.cancel()
         await dead.ended.wait()
         follower = next(iter(nodes.running))
-        index, term = await nodes.replica(follower).post(b"meanwhile", 0)
+        index, term = await nodes.replica(follower).post(b"meanwhile")
         second = await nodes.leader()
         assert second != first
         assert term == nodes.replica(second).raw.term > 1
@@ -122,21 +122,21 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(autoj
         survivor, other = nodes.running - {leader}
         await nodes.kill(other)
         # The leader with one of two followers still has its quorum.
-        index, _ = await nodes.replica(survivor).post(b"with two", 0)
+        index, _ = await nodes.replica(survivor).post(b"with two")
         await nodes.kill(survivor)
         farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(OutcomeUnknown):
-            await farm.post(b"on the leader alone", 0)
+            await farm.post(b"on the leader alone")
         assert trio.current_time() <= begun + farm.core.answer_timeout_s
         await nodes.kill(leader)
         await nodes.restart(survivor)
         farm, begun = nodes.replica(survivor), trio.current_time()
         with pytest.raises(NoQuorum):
-            await farm.post(b"on a follower alone", 0)
+            await farm.post(b"on a follower alone")
         assert trio.current_time() <= begun + farm.core.answer_timeout_s
         await nodes.restart(other)  # both know all that was acknowledged
         await nodes.leader()
-        assert (await farm.post(b"again with two", 0))[0] > index
+        assert (await farm.post(b"again with two"))[0] > index
         assert values(nodes, survivor) == [b"with two", b"again with two"]
 
 
@@ -152,14 +152,13 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
 
             async def first() -> None:
                 with pytest.raises(OutcomeUnknown):
-                    await farm.post(os.urandom(900), 0)
+                    await farm.post(os.urandom(900))
 
             nursery.start_soon(first)
             await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(ProposalDropped, match=Refusal.TOO_MUCH_UNCOMMITTED):
-                await farm.post(os.urandom(900), 0)
+                await farm.post(os.urandom(900))
             answer = await wire.ask(client_request(os.urandom(900)))
-            assert answer is not None
             assert (answer.accepted, answer.next_index) == (False, Refusal.TOO_MUCH_UNCOMMITTED.number)
 
 
@@ -167,7 +166,7 @@ async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_
     async with cluster(tmp_path, application="publisher") as nodes:
         await nodes.leader()
         with pytest.raises(EntryRefused) as caught:
-            await nodes.replica().post(b'{"cluster":"other","date":1,"id":0}', 0)
+            await nodes.replica().post(b'{"cluster":"other","date":1,"id":0}')
         assert caught.value.field == "cluster"
 
 
@@ -207,9 +206,9 @@ async def test_sequence_that_would_keep_its_author_out_is_refused_on_every_way_i
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         await nodes.leader()
-        await nodes.replica().post(bytes(1 << 20), 0)
+        await nodes.replica().post(bytes(1 << 20))
         with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
-            await nodes.replica().post(bytes((1 << 20) + 1), 0)
+            await nodes.replica().post(bytes((1 << 20) + 1))
 
 
 def said(accepted: bool, destination: int, next_index: int) -> Response:
@@ -278,7 +277,7 @@ async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one
 
             async def post() -> None:
                 with pytest.raises(OutcomeUnknown, match=f"{leader} did not answer, and leads no more"):
-                    await farm.post(b"lost", 0)
+                    await farm.post(b"lost")
                 ended.append(trio.current_time())
 
             nursery.start_soon(post)
@@ -294,7 +293,7 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
     async with cluster(tmp_path, 3, raft=STEADY) as nodes:
         leader = await nodes.leader()
         follower = next(node_id for node_id in nodes.running if node_id != leader)
-        await nodes.replica(follower).post(b"warm", 0)
+        await nodes.replica(follower).post(b"warm")
         logins = nodes.replica(leader).peers
         held = trio.Event()
         steps: list[tuple[object, ...]] = []
@@ -317,13 +316,13 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
             outcome: list[tuple[int, int]] = []
 
             async def post() -> None:
-                outcome.append(await nodes.replica(follower).post(b"held", 0))
+                outcome.append(await nodes.replica(follower).post(b"held"))
 
             nursery.start_soon(post)
             with trio.fail_after(240):
                 await held.wait()
             term = farm.raw.term
-            index, _ = await nodes.replica(leader).post(b"not held", 0)
+            index, _ = await nodes.replica(leader).post(b"not held")
             await nodes.applied(index)  # appends reach the follower whose post waits
             assert not outcome
             assert nodes.replica(leader).raw.term == term
@@ -345,7 +344,7 @@ async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_pat
     async with cluster(tmp_path, 3, members=members, start=False) as nodes:
         await nodes.start(1, 2)
         await nodes.leader()
-        await nodes.replica(1).post(b"x", 0)
+        await nodes.replica(1).post(b"x")
         error = nodes.replica(1).peers.error(3)
         assert error is not None
         assert "nosuch" in error

@@ -294,7 +294,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await wait_until(lambda: not farm.reads._asked)
-            assert await farm.context.step_down(0) != leader
+            assert await farm.step_down(0) != leader
             assert not seen
             release()
         assert seen == [b"x"]
@@ -431,7 +431,7 @@ async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majorit
             return AdminClient([urls[i] for i in node_ids], user="bob", password=password_of("bob"))
 
         async with client(*followers, leader) as all_three, client(followers[0]) as one:
-            index, _ = await nodes.replica(followers[0]).post(b"x", 0)
+            index, _ = await nodes.replica(followers[0]).post(b"x")
             page, commit_index = await all_three.page("farm", 0, linearizable=True)
             assert [entry.value for entry in page.entries] == [b"x"]
             assert commit_index >= index

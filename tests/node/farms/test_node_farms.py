@@ -50,7 +50,7 @@ async def committing(nodes: Cluster, *farms: str) -> None:
             farm = nodes.replica(name=name)
             while not farm.is_leader:
                 await farm.core.wait_leader_change()
-            await farm.post(name.encode(), 0)
+            await farm.post(name.encode())
 
 
 async def test_two_farms_share_a_listener_and_nothing_else(tmp_path: Path) -> None:
@@ -62,7 +62,6 @@ async def test_two_farms_share_a_listener_and_nothing_else(tmp_path: Path) -> No
         for wire, value in ((one, b"to the first"), (two, b"to the second")):
             source = 9 if wire is one else 0
             answer = await wire.ask(client_request(value, source=source, destination=1))
-            assert answer is not None
             assert answer.accepted
         logs = [
             [entry.value for entry in nodes.replica(name=name).store.entries(2, 4, 1000)]
@@ -118,10 +117,10 @@ async def test_failed_store_in_the_turn_of_a_connection_ends_its_farm_only(
             runs.append(trio.lowlevel.current_task().name)
             raise StorageError("the disk hangs")
 
+        monkeypatch.setattr("garlicfarm.node.turns.STALL_S", 240.0)  # however busy the machine is
         monkeypatch.setattr(nodes.replica(name="second")._writer, "submit", fail)
         assert await two.ask(client_request(b"not acknowledged")) is None
         answer = await one.ask(client_request(b"the first goes on"))
-        assert answer is not None
         assert answer.accepted
         assert nodes.running[1].error is None
         assert len(runs) == 1
@@ -152,7 +151,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         assert nodes.node().ready()
         broken.add("second")
         with pytest.raises(OutcomeUnknown):
-            await failing.post(b"not acknowledged", 0)
+            await failing.post(b"not acknowledged")
         with trio.fail_after(240):
             assert await two.ask(client_request(b"neither")) is None
         assert failing.applied_index == before
@@ -166,7 +165,6 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         assert role() == 0
         assert not nodes.node().ready()
         answer = await one.ask(client_request(b"the first goes on"))
-        assert answer is not None
         assert answer.accepted
         late = await nodes.login(farm="second")
         assert await late.ask(client_request()) is None
@@ -197,7 +195,7 @@ async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
     run = Replica.run
 
     async def slow_run(self: Replica, *, task_status: trio.TaskStatus[None]) -> None:
-        if self.name == "second":
+        if self.farm == "second":
             await trio.sleep(0.5)
         await run(self, task_status=task_status)
 
@@ -235,23 +233,23 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
         nodes.favour(1)
         await nodes.start()
         assert await nodes.leader() == 1
-        index, _ = await nodes.replica(2).post(b"acknowledged", 0)
+        index, _ = await nodes.replica(2).post(b"acknowledged")
         failing.append(f"node-1/data/farms/{nodes.plan.name}/")
         acknowledged = {index: b"acknowledged"}
         if is_committed:
             may_write.set()
-            index, _ = await nodes.replica(1).post(b"not written here", 0)
+            index, _ = await nodes.replica(1).post(b"not written here")
             acknowledged[index] = b"not written here"
         else:
             may_fail.set()
             with pytest.raises(OutcomeUnknown):
-                await nodes.replica(1).post(b"not written here", 0)
+                await nodes.replica(1).post(b"not written here")
         may_fail.set()
         may_write.set()
         with trio.fail_after(240):
             while nodes.replica(2).leader_id in (0, 1):
                 await nodes.replica(2).core.wait_leader_change()
-        later, _ = await nodes.replica(3).post(b"goes on", 0)
+        later, _ = await nodes.replica(3).post(b"goes on")
         assert later > index
         await committing(nodes, "second")
         for index, value in acknowledged.items():
@@ -278,7 +276,7 @@ async def test_own_application_is_folded_alike_on_three_nodes_and_after_a_restar
     async with cluster(tmp_path, 3, applications={"log": factory}) as nodes:
         await nodes.leader()
         for number in range(30):
-            index, _ = await nodes.replica(1 + number % 3).post(b"%d" % number, 0)
+            index, _ = await nodes.replica(1 + number % 3).post(b"%d" % number)
         await nodes.applied(index)
         assert len({application.snapshot() for application in made}) == 1
         chain = made[0].snapshot()

@@ -37,6 +37,6 @@ async def test_figure_that_only_a_leader_knows_goes_with_its_leadership(tmp_path
         index, _ = await nodes.node(leader).farms["farm"].post(b"one", "alice")
         await nodes.applied(index)
         with trio.fail_after(240):
-            assert await nodes.replica(leader).context.step_down(other) == other
+            assert await nodes.replica(leader).step_down(other) == other
         assert "garlicfarm_peer_state" in shown(nodes, leader, other)
         assert "garlicfarm_peer_match_index" not in shown(nodes, leader, other)

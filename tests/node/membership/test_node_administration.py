@@ -23,11 +23,10 @@ from garlicfarm.errors import ProposalDropped, Removed, first_error
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.node import membership
-from garlicfarm.node.change_request import request_change
 from garlicfarm.raft import ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
+from garlicfarm.wire.messages import MessageType, Request
 from tests.node.support.cluster import Cluster, cluster, password_of
 from tests.running import wait_until
 
@@ -297,7 +296,8 @@ async def test_removal_that_is_refused_three_times_during_a_transfer_is_one_orde
         raw = nodes.replica(leader).raw
         propose_conf_change = raw.propose_conf_change
         view, proposals = nodes.node(asked).farms["farm"], nodes.replica(asked).proposals
-        change_member, post = view.change_member, proposals.post
+        peers = nodes.replica(asked).peers
+        change_member, post, call = view.change_member, proposals.post, peers.call
 
         async def counted(*arguments: Any) -> tuple[int, int]:
             asked_for.append(arguments)
@@ -308,10 +308,10 @@ async def test_removal_that_is_refused_three_times_during_a_transfer_is_one_orde
                 raise refusals.pop()
             return await post(entry, origin)
 
-        async def refusing_change(*arguments: Any) -> int | None:
-            if refusals:
+        async def refusing_call(member: int, request: Request) -> object:
+            if refusals and request.type is MessageType.REMOVE_SERVER_REQUEST:
                 raise refusals.pop()
-            return await request_change(*arguments)
+            return await call(member, request)
 
         def refusing_proposal(change: ConfChange, token: int) -> None:
             if refusals:
@@ -322,7 +322,7 @@ async def test_removal_that_is_refused_three_times_during_a_transfer_is_one_orde
         monkeypatch.setattr(
             *{
                 "entry": (proposals, "post", refusing_orders),
-                "change": (membership, "request_change", refusing_change),
+                "change": (peers, "call", refusing_call),
                 "change by the leader": (raw, "propose_conf_change", refusing_proposal),
             }[refused]
         )

@@ -16,10 +16,10 @@ import trio.testing
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
-from garlicfarm.node.context import ReplicaContext
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.publisher import PublisherApplication, handover, status_reporter
 from garlicfarm.node.publisher.handover import better_placed
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.documents import ConnectTest, MemberTest, NodeReport, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.fold import PublisherFold
@@ -223,13 +223,13 @@ async def test_members_change_until_the_change_is_committed(autojump_clock: Cloc
 async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(context: ReplicaContext, to: int) -> int:
+    async def nobody(context: Replica, to: int) -> int:
         raise NoQuorum("nobody")
 
     async with posting(3) as farm:
         leader, (lost, *_) = await farm.settled()
         with monkeypatch.context() as failing:
-            failing.setattr(ReplicaContext, "step_down", nobody)
+            failing.setattr(Replica, "step_down", nobody)
             farm.part((leader, lost))
             await trio.sleep(IN_TIME_S + PAUSE_S / 2)
         events = [getattr(record, "garlicfarm_fields", {}).get("event") for record in caplog.records]

@@ -280,12 +280,12 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         leader = await nodes.leader()
         target = next(n for n in (1, 2, 3) if n != leader)
         began, raft = trio.current_time(), nodes.replica(leader).section.raft
-        assert await nodes.replica(leader).context.step_down(target) == target
+        assert await nodes.replica(leader).step_down(target) == target
         # No election timeout is waited for; a heartbeat is, where the other one had yet to apply the
         # Configuration that the leader began with.
         assert trio.current_time() - began < raft.election_timeout_min_s
         with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
-            await nodes.replica(target).context.step_down(9)
+            await nodes.replica(target).step_down(9)
         await nodes.post(b"goes on")
 
 
@@ -298,9 +298,9 @@ async def test_member_ordered_to_leave_stays_where_a_later_leader_keeps_it(autoj
         for _ in range(2):
             await membership._order_to_leave(other, membership.all_members[other])
             assert nodes.replica(other).raw.is_leaving
-            await nodes.replica(await nodes.leader()).context.step_down(third)
+            await nodes.replica(await nodes.leader()).step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
-            await nodes.replica(third).context.step_down(leader)
+            await nodes.replica(third).step_down(leader)
         await membership._order_to_leave(other, membership.all_members[other])
         await ended(nodes, other, 3 * raft.election_timeout_max_s)

@@ -31,7 +31,7 @@ async def test_defect_in_dialling_one_member_leaves_the_others_at_work(
         nodes.favour(1)
         await nodes.start(1, 2)
         assert await nodes.leader() == 1
-        await nodes.replica(1).post(b"goes on", 0)
+        await nodes.replica(1).post(b"goes on")
         error = nodes.replica(1).peers.error(3)
         assert error is not None
         assert "a defect of the transport ssl" in error

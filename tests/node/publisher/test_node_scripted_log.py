@@ -62,7 +62,7 @@ async def test_scripted_log_three_nodes_name_the_golden_publishers_also_after_a_
         await nodes.start()
         assert await nodes.leader() == LEADER
         for line in lines():
-            place = await nodes.replica(line["author"]).post(line["entry"].encode(), line["author"])
+            place = await nodes.replica(line["author"]).post(line["entry"].encode())
             assert place == (line["index"], 1)  # the log is the script, to the index
         assert await nodes.leader() == LEADER
         await nodes.applied(LAST)

@@ -363,7 +363,7 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         await nodes.leader()
         farm = nodes.replica()
         entry = encode_admin("farm", 1, 1, None, "interval", "alice", {"ms": 1000})
-        await farm.post(entry, 1)
+        await farm.post(entry)
         before = await statuses(nodes, 2)
         await nodes.stop()
         hour_ns = 3600 * 10**9

@@ -83,7 +83,7 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
         assert view(farm).status()["disk_hangs_s"] is None
         view(farm).collect()
         assert farm.metrics.storage_hangs_seconds._value.get() == 0
-        await nodes.replica(new).context.step_down(old)
+        await nodes.replica(new).step_down(old)
         assert await linearizable(farm) == b"before meanwhile after through it"
     assert words(caplog, old) == ["disk-hangs", "disk-answers"]
     assert not any(words(caplog, node) for node in others)
