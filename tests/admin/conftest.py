@@ -7,8 +7,7 @@ import httpx
 import pytest
 import trio
 
-from garlicfarm.client.trust import client_tls
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import FakeNode
 
 
 @pytest.fixture
@@ -36,11 +35,5 @@ def user() -> str:
 
 @pytest.fixture
 async def http(node: FakeNode, url: str, user: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that is no more than HTTP: what answers look like to others."""
-    async with httpx.AsyncClient(
-        base_url=url,
-        verify=client_tls(pin=node.pin, ca=None),
-        auth=httpx.DigestAuth(user, PASSWORDS[user][1]),
-        trust_env=False,
-    ) as client:
+    async with node.http(url, user) as client:
         yield client

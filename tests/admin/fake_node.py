@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import trio
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.admin.server import serve
 from garlicfarm.application import AdminEndpoint
 from garlicfarm.client import AdminClient
+from garlicfarm.client.trust import client_tls
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Compacted, EntryRefused
@@ -41,6 +44,12 @@ async def until(condition: Callable[[], object]) -> None:
     with trio.fail_after(240):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
             await trio.sleep(0.01)
+
+
+def client_of(nodes: Mapping[str, FakeNode], user: str = "rita") -> AdminClient:
+    """A client of several nodes, by their URLs."""
+    urls = [f"{url}?pin={node.pin}" for url, node in nodes.items()]
+    return AdminClient(urls, user=user, password=PASSWORDS[user][1])
 
 
 class FakeFarm:
@@ -310,6 +319,23 @@ class FakeNode:
     def client(self, url: str, user: str = "anna", **options: Any) -> AdminClient:
         options = {"pin": self.pin, "password": PASSWORDS[user][1], **options}
         return AdminClient([url], user=user, **options)
+
+    def http(self, url: str, user: str | None = None) -> httpx.AsyncClient:
+        """A client that is no more than HTTP: what answers look like to others."""
+        auth = None if user is None else httpx.DigestAuth(user, PASSWORDS[user][1])
+        tls = client_tls(pin=self.pin, ca=None)
+        return httpx.AsyncClient(base_url=url, verify=tls, auth=auth, trust_env=False)
+
+    async def impersonated(
+        self, handle: Callable[[trio.SSLStream[trio.SocketStream]], Awaitable[None]], nursery: trio.Nursery
+    ) -> str:
+        """The URL of a server with the node's certificate that does what ``handle`` does."""
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(self.certificate, self.private_key)
+        (listener,) = await trio.open_ssl_over_tcp_listeners(0, tls, host="127.0.0.1", https_compatible=True)
+        nursery.start_soon(trio.serve_listeners, handle, [listener])
+        port = listener.transport_listener.socket.getsockname()[1]  # type: ignore[attr-defined]
+        return f"https://127.0.0.1:{port}"
 
     async def serve(
         self, shutdown: trio.Event, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED

@@ -9,7 +9,6 @@ import trio.testing
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
-from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import AuthError
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
@@ -54,8 +53,7 @@ async def test_wrong_passwords_are_answered_later_each_time_and_right_ones_at_on
 
 
 async def test_no_or_basic_credentials_are_challenged_and_not_counted(node: FakeNode, url: str) -> None:
-    tls = client_tls(pin=node.pin, ca=None)
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+    async with node.http(url) as client:
         for auth in (None, httpx.BasicAuth("paul", PASSWORDS["paul"][1])):
             response = await client.get("/v1/node", auth=auth)
             assert response.status_code == 401
@@ -67,8 +65,7 @@ async def test_no_or_basic_credentials_are_challenged_and_not_counted(node: Fake
 
 
 async def test_replayed_authorization_is_stale_and_counts_as_no_failure(node: FakeNode, url: str) -> None:
-    tls = client_tls(pin=node.pin, ca=None)
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+    async with node.http(url) as client:
         first = await client.get("/v1/node", auth=httpx.DigestAuth("rita", PASSWORDS["rita"][1]))
         assert first.status_code == 200
         replay = await client.get(
@@ -81,9 +78,7 @@ async def test_replayed_authorization_is_stale_and_counts_as_no_failure(node: Fa
 
 
 async def test_browser_sent_by_a_page_from_elsewhere_is_refused_though_logged_in(node, url):
-    auth = httpx.DigestAuth("paul", PASSWORDS["paul"][1])
-    tls = client_tls(pin=node.pin, ca=None)
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False, auth=auth) as client:
+    async with node.http(url, "paul") as client:
         for origin, status in [(url, 201), ("https://evil.example", 403), ("null", 403)]:
             response = await client.post("/v1/farms/farm/log", content=b"x", headers={"Origin": origin})
             assert response.status_code == status
@@ -103,10 +98,8 @@ async def test_user_removed_while_logged_in_is_out_at_the_next_request(node, mon
 async def test_users_file_that_others_can_read_lets_nobody_in_and_is_logged(node, url, caplog):
     (node.data_dir / "users").chmod(0o644)
     (node.data_dir / "users").write_text("{}")
-    tls = client_tls(pin=node.pin, ca=None)
-    auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
-        response = await client.get("/v1/node", auth=auth)
+    async with node.http(url, "rita") as client:
+        response = await client.get("/v1/node")
         assert response.status_code == 503
         assert response.json()["type"] == "garlicfarm:users-unusable"
         assert str(node.data_dir) not in response.text
@@ -141,17 +134,8 @@ async def test_scraper_not_over_loopback_needs_the_token(node, path, host, token
 
 @pytest.mark.curl
 async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> None:
-    arguments = [
-        "curl",
-        "--silent",
-        "--show-error",
-        "--cacert",
-        str(node.certificate),
-        "--digest",
-        "--config",
-        "-",
-    ]
-    arguments += ["--data-binary", "from curl", f"{url}/v1/farms/farm/log"]
+    arguments = ["curl", "--silent", "--show-error", "--cacert", str(node.certificate), "--digest"]
+    arguments += ["--config", "-", "--data-binary", "from curl", f"{url}/v1/farms/farm/log"]
     done = await trio.run_process(arguments, stdin=b'user = "paul:paul\'s word"', capture_stdout=True)
     assert done.stdout == b'{"index":1,"term":3}'
     assert node.farm.log[0].value == b"from curl"
@@ -161,10 +145,8 @@ async def test_log_of_the_program_never_shows_credentials(node, url, caplog):
     caplog.set_level(logging.DEBUG, logger="garlicfarm")
     node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("a defect that is logged")
-    tls = client_tls(pin=node.pin, ca=None)
-    auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
-        response = await client.get("/v1/farms/farm/log", auth=auth)
+    async with node.http(url, "rita") as client:
+        response = await client.get("/v1/farms/farm/log")
         assert response.status_code == 500
         await until(lambda: "RuntimeError: a defect that is logged" in caplog.text)
         ours = "\n".join(r.getMessage() for r in caplog.records if not r.name.startswith("http"))

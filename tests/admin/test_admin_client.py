@@ -36,7 +36,7 @@ from garlicfarm.errors import (
 from garlicfarm.raft.types import Entry
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import PASSWORDS, FakeNode, client_of
 
 OTHER_PIN = "sha256:" + "00" * 32
 NOBODY = "https://127.0.0.1:9"
@@ -249,30 +249,19 @@ async def test_errors_of_reading_arrive_as_what_they_were(node: FakeNode, url: s
 async def test_node_that_certainly_took_nothing_is_followed_by_the_next(node, url, tmp_path, error):
     node.farm.post_error = error
     other = FakeNode(tmp_path / "other")
-    async with (
-        other.running() as other_url,
-        AdminClient(
-            [f"{url}?pin={node.pin}", f"{other_url}/?pin={other.pin}"],
-            user="paul",
-            password=PASSWORDS["paul"][1],
-        ) as client,
-    ):
+    async with other.running() as other_url, client_of({url: node, f"{other_url}/": other}, "paul") as client:
         assert await client.post("farm", b"entry") == (1, 3)
     assert other.farm.commit_index == 1
     assert node.farm.commit_index == 0
 
 
 async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody_else(node, url, nursery):
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(node.certificate, node.private_key)
     taken = []
 
     async def dying(stream: trio.SSLStream[trio.SocketStream]) -> None:
         taken.append(bytes(await stream.receive_some()))
 
-    listeners = await nursery.start(partial(trio.serve_ssl_over_tcp, dying, 0, tls, host="127.0.0.1"))
-    port = listeners[0].transport_listener.socket.getsockname()[1]
-    urls = [f"https://127.0.0.1:{port}", url]
+    urls = [await node.impersonated(dying, nursery), url]
     async with AdminClient(urls, user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
         with pytest.raises(OutcomeUnknown):
             await client.post("farm", b"entry")
@@ -283,8 +272,6 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
 
 @pytest.mark.parametrize("answered", [True, False])
 async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(node, nursery, answered):
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(node.certificate, node.private_key)
     asked = 0
 
     async def closing(stream: trio.SSLStream[trio.SocketStream]) -> None:
@@ -297,9 +284,7 @@ async def test_question_on_a_connection_that_the_node_closes_is_asked_once_more(
             else:
                 return
 
-    listeners = await nursery.start(partial(trio.serve_ssl_over_tcp, closing, 0, tls, host="127.0.0.1"))
-    url = f"https://127.0.0.1:{listeners[0].transport_listener.socket.getsockname()[1]}"
-    async with node.client(url) as client:
+    async with node.client(url := await node.impersonated(closing, nursery)) as client:
         assert await client.node() == {"id": 1}
         if answered:
             assert await client.node() == {"id": 1}

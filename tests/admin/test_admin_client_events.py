@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import FakeNode, client_of, until
 
 NOBODY = "https://127.0.0.1:9"
 NO_ENTRIES = ("leader", "members", "publisher", "health")
@@ -87,10 +86,12 @@ class Cable:
 
 
 @asynccontextmanager
-async def clients(nodes: list[FakeNode], urls: list[str], user: str = "rita") -> AsyncIterator[AdminClient]:
-    with_pins = [f"{url}?pin={node.pin}" for node, url in zip(nodes, urls, strict=True)]
-    async with AdminClient(with_pins, user=user, password=PASSWORDS[user][1]) as client:
-        yield client
+async def watched(
+    nodes: Mapping[str, FakeNode], kinds: Sequence[str] = ("entry",), after: int = 0
+) -> AsyncIterator[EventStream]:
+    """The events of several nodes, by their URLs."""
+    async with client_of(nodes) as client, client.events("farm", after=after, kinds=kinds) as stream:
+        yield stream
 
 
 async def entries(stream: EventStream, count: int) -> list[bytes]:
@@ -165,10 +166,7 @@ async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_th
     shutdown = trio.Event()
     async with trio.open_nursery() as nursery, other.running() as second:
         first = await nursery.start(node.serve, shutdown)
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=0, kinds=["entry", "leader"]) as stream,
-        ):
+        async with watched({first: node, second: other}, ["entry", "leader"]) as stream:
             node.farm.commit(b"0")
             assert await entries(stream, 1) == [b"0"]
             shutdown.set()
@@ -189,10 +187,7 @@ async def test_what_changed_while_no_node_was_connected_is_told_and_nothing_else
     shutdown = trio.Event()
     async with trio.open_nursery() as nursery, other.running() as second:
         first = await nursery.start(node.serve, shutdown)
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=0, kinds=NO_ENTRIES) as stream,
-        ):
+        async with watched({first: node, second: other}, NO_ENTRIES) as stream:
             with trio.fail_after(240):
                 kinds = [type(await anext(stream)).__name__ for _ in range(4)]
                 assert kinds == ["LeaderEvent", "MembersEvent", "HealthEvent", "PublisherEvent"]
@@ -214,15 +209,9 @@ async def test_node_that_is_cut_off_from_the_others_is_left_for_another(node, ot
     node.farm.log = []
     other.farm.commit(b"the majority goes on")
     async with node.running() as first, other.running() as second:
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=0, kinds=["entry"]) as stream,
-        ):
+        async with watched({first: node, second: other}) as stream:
             assert await entries(stream, 1) == [b"the majority goes on"]
-        async with (
-            clients([node], [first]) as client,
-            client.events("farm", after=0, kinds=["health"]) as stream,
-        ):
+        async with watched({first: node}, ["health"]) as stream:
             assert isinstance(event := await anext(stream), HealthEvent)
             assert event.health == "no-quorum"
             with trio.move_on_after(0.5):
@@ -237,10 +226,7 @@ async def test_peer_that_falls_silent_is_left_for_another(node, other, nursery, 
     async with node.running() as first, other.running() as second:
         cable = Cable(first)
         through = await nursery.start(cable.run)
-        async with (
-            clients([node, other], [through, second]) as client,
-            client.events("farm", after=0, kinds=["entry"]) as stream,
-        ):
+        async with watched({through: node, second: other}) as stream:
             node.farm.commit(b"0")
             assert await entries(stream, 1) == [b"0"]
             cable.is_silent = True
@@ -251,23 +237,14 @@ async def test_peer_that_falls_silent_is_left_for_another(node, other, nursery, 
 
 async def test_node_that_ends_during_the_handshake_is_left_at_once(node, other, nursery, monkeypatch):
     monkeypatch.setattr(events, "CONNECT_S", math.inf)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(node.certificate, node.private_key)
 
     async def end(stream: trio.SSLStream[trio.SocketStream]) -> None:
         async with stream:
             await stream.receive_some()
 
-    (listener,) = await trio.open_ssl_over_tcp_listeners(0, tls, host="127.0.0.1", https_compatible=True)
-    nursery.start_soon(trio.serve_listeners, end, [listener])
-    port = listener.transport_listener.socket.getsockname()[1]  # type: ignore[attr-defined]
-    url = f"https://127.0.0.1:{port}"
+    url = await node.impersonated(end, nursery)
     other.farm.commit(b"0")
-    async with (
-        other.running() as second,
-        clients([node, other], [url, second]) as client,
-        client.events("farm", after=0, kinds=["entry"]) as stream,
-    ):
+    async with other.running() as second, watched({url: node, second: other}) as stream:
         assert await entries(stream, 1) == [b"0"]
 
 
@@ -298,16 +275,10 @@ async def test_entries_that_are_gone_are_an_error_and_no_gap(node, other, tmp_pa
     other.farm.log = list(node.farm.log)
     node.farm.compact(7)
     async with node.running() as first, other.running() as second:
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=2, kinds=["entry"]) as stream,
-        ):
+        async with watched({first: node, second: other}, after=2) as stream:
             assert await entries(stream, 7) == [b"%d" % number for number in range(2, 9)]
         other.farm.compact(5)
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=2, kinds=["entry"]) as stream,
-        ):
+        async with watched({first: node, second: other}, after=2) as stream:
             for _ in range(2):
                 with pytest.raises(Compacted) as gone:
                     await anext(stream)
@@ -338,10 +309,7 @@ async def test_farm_that_was_recovered_meanwhile_is_not_taken_for_the_same(node,
     other.farm.farm_id = bytes(16)
     async with trio.open_nursery() as nursery, other.running() as second:
         first = await nursery.start(node.serve, shutdown)
-        async with (
-            clients([node, other], [first, second]) as client,
-            client.events("farm", after=0, kinds=["entry"]) as stream,
-        ):
+        async with watched({first: node, second: other}) as stream:
             node.farm.commit(b"0")
             assert await entries(stream, 1) == [b"0"]
             shutdown.set()

@@ -13,7 +13,7 @@ from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import DiskHangs, GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.refusals import Refusal
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import FakeNode, client_of
 
 FARM = "/v1/farms/{farm}/"
 READS = ["status", "log", "log/extent", "state", "state/oldest", "ranking", "policy", "members"]
@@ -105,11 +105,8 @@ async def test_client_goes_on_until_a_node_is_confirmed(node, url, tmp_path, ask
         with pytest.raises(type(error)):
             await ask(client)
     other = FakeNode(tmp_path / "other")
-    urls = [f"{url}?pin={node.pin}"]
-    async with other.running() as other_url:
-        urls.append(f"{other_url}?pin={other.pin}")
-        async with AdminClient(urls, user="rita", password=PASSWORDS["rita"][1]) as client:
-            await ask(client)
+    async with other.running() as other_url, client_of({url: node, other_url: other}) as client:
+        await ask(client)
     assert (node.farm.confirmed, other.farm.confirmed) == (0, 1)
 
 
@@ -131,10 +128,8 @@ async def test_node_whose_disk_hangs_is_passed_over(node, url, tmp_path, ask):
         with pytest.raises(DiskHangs, match="has not answered for 6 s"):
             await ask(client)
     other = FakeNode(tmp_path / "other")
-    async with other.running() as its_url:
-        urls = [f"{url}?pin={node.pin}", f"{its_url}?pin={other.pin}"]
-        async with AdminClient(urls, user="rita", password=PASSWORDS["rita"][1]) as client:
-            await ask(client)
+    async with other.running() as its_url, client_of({url: node, its_url: other}) as client:
+        await ask(client)
     assert other.farm.confirmed == 1
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 
 from garlicfarm.admin.dashboard import duration_text
 from garlicfarm.admin.dashboard_history import Line, plot
-from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, ranked_row
@@ -55,14 +52,6 @@ class Texts(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-@asynccontextmanager
-async def browser(node: FakeNode, url: str, user: str = "anna") -> AsyncIterator[httpx.AsyncClient]:
-    auth = httpx.DigestAuth(user, PASSWORDS[user][1])
-    tls = client_tls(pin=node.pin, ca=None)
-    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False, auth=auth) as client:
-        yield client
-
-
 async def token(client: httpx.AsyncClient) -> str:
     found = re.search(r'name="token" value="(\w+)"', (await client.get("/")).text)
     return found[1] if found else ""
@@ -84,7 +73,7 @@ async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode
         node.farm.commit(status_of(1, job_lag, T0 + 4000 * second))
     node.farm.commit(note("hello"))
     node.farm.commit(b"\xff\x00", ValueType.CONFIGURATION)
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         answer = await client.get("/")
     page = Texts(answer.text)
     assert answer.status_code == 200
@@ -174,7 +163,7 @@ async def test_events_are_shown_newest_first_and_explain_the_publisher(node: Fak
         {"index": 5, "date_ms": T0, "text": "member 3 is back", **none},
         {"index": 9, "date_ms": T0 + 1000, "text": "member 1 lost, 2 took over", **taken},
     ]
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         text = " ".join(Texts((await client.get("/")).text).text.split())
     later, earlier = "08:00:01 member 1 lost, 2 took over", "08:00:00 member 3 is back"
     assert text.index(later) < text.index(earlier)
@@ -188,7 +177,7 @@ async def test_unreachable_publisher_has_no_mark_and_a_lost_majority_counts(node
     whole["members"][2] |= {"publisher": True, "last_contact_s": 3000.0}
     whole |= {"publisher": 3}
     node.farm.status = lambda: whole  # type: ignore[method-assign]
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         page = Texts((await client.get("/")).text)
         assert not [mark for mark in page.named("span") if mark.get("class") == "mark publisher"]
         assert "Publishermember 3 (lost)" in " ".join(page.text.split())
@@ -212,7 +201,7 @@ async def test_last_contact_is_that_of_a_leader_and_its_followers(node: FakeNode
     for member in whole["members"]:
         member["last_contact_s"] = 10.0 * member["id"]
     node.farm.status = lambda: whole  # type: ignore[method-assign]
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         page = Texts((await client.get("/")).text).text
     assert ("10.0 s" in page, "20.0 s" in page, "30.0 s" in page) == (False, True, False)
 
@@ -226,7 +215,7 @@ async def test_page_says_whether_other_members_reach_the_publishers_leaf(node: F
         "members": [ranked_row(1, publisher=True)],
         "publication": {"last_published_ms": T0, "problems": [], "leaves": [leaf, unmeasured]},
     }
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         text = Texts((await client.get("/")).text).text
     assert f"Leaf {EVIL} of member 1: not confirmed by any other member; not reached by member 2." in text
     assert "unmeasured" not in text
@@ -240,7 +229,7 @@ async def test_members_have_the_days_that_their_offline_keys_last(node: FakeNode
     node.farm.status = lambda: status  # type: ignore[method-assign]
 
     async def shown() -> list[tuple[str, bool]]:
-        async with browser(node, url, "rita") as client:
+        async with node.http(url, "rita") as client:
             html = (await client.get("/")).text
         cells = re.findall(r'<td class="n( bad)?" data-label="Keys">(.*?)</td>', html)
         return [(text, bool(bad)) for bad, text in cells]
@@ -259,14 +248,14 @@ async def test_page_says_when_the_publisher_last_published_and_what_is_wrong(nod
         "members": [],
         "publication": publication,
     }
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         assert "never; member 2 waits" in Texts((await client.get("/")).text).text
         publication |= {"last_published_ms": T0, "problems": []}
         assert "2027-01-15 08:00:00" in Texts((await client.get("/")).text).text
 
 
 async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         assert "Disk" not in (await client.get("/")).text
         node.farm.disk_hangs_s = 130.0
         assert "silent for 2 min" in Texts((await client.get("/")).text).text
@@ -274,14 +263,14 @@ async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
 
 async def test_page_says_what_is_wrong_with_the_farm(node: FakeNode, url: str) -> None:
     body = {**node.farm.status(), "problems": ["nobody publishes: no member is eligible"]}
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         assert "Problem" not in (await client.get("/")).text
         node.farm.status = lambda: body  # type: ignore[method-assign]
         assert "nobody publishes: no member is eligible" in Texts((await client.get("/")).text).text
 
 
 async def test_page_shows_the_feeds_of_the_node_and_what_to_do_about_them(node: FakeNode, url: str) -> None:
-    async with browser(node, url, "rita") as client:
+    async with node.http(url, "rita") as client:
         assert "Feeds" not in (await client.get("/")).text
         files = {"name": "files", "plugin": "file", "index": None, "lag": 1200}
         node.farm.feeds = [
@@ -297,7 +286,7 @@ async def test_page_shows_the_feeds_of_the_node_and_what_to_do_about_them(node: 
 
 @pytest.mark.parametrize("user", ["rita", "paul", "anna"])
 async def test_forms_are_shown_to_admins_alone(node: FakeNode, url: str, user: str) -> None:
-    async with browser(node, url, user) as client:
+    async with node.http(url, user) as client:
         page = Texts((await client.get("/")).text)
     forms = page.named("form")
     assert len(forms) == (5 if user == "anna" else 0)
@@ -313,7 +302,7 @@ async def test_contents_are_text_whatever_they_are(node: FakeNode, url: str) -> 
     members[0] |= {"error": EVIL, "version": EVIL, "endpoint": EVIL}
     whole = {**node.farm.status(), "members": members}
     node.farm.status = lambda: whole  # type: ignore[method-assign]
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         answer = await client.get("/")
     page = Texts(answer.text)
     assert page.named("script") == [{"src": "/static/dashboard.js", "defer": None}]
@@ -324,7 +313,7 @@ async def test_contents_are_text_whatever_they_are(node: FakeNode, url: str) -> 
 async def test_page_needs_nothing_from_elsewhere_and_runs_no_inline_script(node: FakeNode, url: str) -> None:
     node.farm.commit(status_of(1))
     node.farm.commit(status_of(1))
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         answer = await client.get("/")
         page = Texts(answer.text)
         policy = answer.headers["content-security-policy"]
@@ -342,7 +331,7 @@ async def test_page_needs_nothing_from_elsewhere_and_runs_no_inline_script(node:
 
 @pytest.mark.parametrize("path", ["/", "/static/dashboard.js"])
 async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) -> None:
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         assert (await client.get(path, auth=None)).status_code == 401
 
 
@@ -357,7 +346,7 @@ async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) 
     ],
 )
 async def test_form_of_an_admin_commits_an_administrative_entry(node, url, form, entry):
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         answer = await submit(client, None, **form)
         assert (answer.status_code, answer.headers["location"]) == (303, "/?farm=farm&index=1")
         assert "Done: committed at index 1." in (await client.get(answer.headers["location"])).text
@@ -365,7 +354,7 @@ async def test_form_of_an_admin_commits_an_administrative_entry(node, url, form,
 
 
 async def test_forms_change_members_and_leader(node: FakeNode, url: str) -> None:
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         unsure = await submit(client, action="remove", member="3")
         assert (unsure.status_code, node.farm.changes) == (400, [])
         assert (await submit(client, action="remove", member="3", sure="yes")).status_code == 303
@@ -388,7 +377,7 @@ async def test_forms_change_members_and_leader(node: FakeNode, url: str) -> None
 )
 async def test_form_from_another_page_is_refused_even_with_the_token(node, url, headers):
     given = {name: url if value == "OURS" else value for name, value in headers.items()}
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         assert await token(client)
         answer = await submit(client, given, action="override", member="3", mode="off")
     assert (answer.status_code, node.farm.log) == (403, [])
@@ -397,14 +386,14 @@ async def test_form_from_another_page_is_refused_even_with_the_token(node, url, 
 @pytest.mark.parametrize("forged", ["", "0" * 64, "ä", "another's", "another process's"])
 async def test_form_without_the_users_token_of_this_process_is_refused(node, url, forged):
     node.users.add("bert", "admin", "bert's word")
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         if forged == "another's":
             bert = httpx.DigestAuth("bert", "bert's word")
             found = re.search(r'name="token" value="(\w+)"', (await client.get("/", auth=bert)).text)
             assert found is not None
             forged = found[1]
         elif forged == "another process's":
-            async with node.running() as other, browser(node, other) as there:
+            async with node.running() as other, node.http(other, "anna") as there:
                 forged = await token(there)
         answer = await submit(client, token=forged, action="override", member="3", mode="off")
         assert (answer.status_code, node.farm.log) == (403, [])
@@ -414,13 +403,13 @@ async def test_form_without_the_users_token_of_this_process_is_refused(node, url
 
 @pytest.mark.parametrize("user", ["rita", "paul"])
 async def test_forged_action_of_who_is_no_admin_is_refused(node: FakeNode, url: str, user: str) -> None:
-    async with browser(node, url) as admin, browser(node, url, user) as client:
+    async with node.http(url, "anna") as admin, node.http(url, user) as client:
         answer = await submit(client, token=await token(admin), action="stepdown", member="0")
     assert (answer.status_code, node.farm.log) == (403, [])
 
 
 async def test_action_of_who_is_no_admin_any_more_is_refused(node: FakeNode, url: str) -> None:
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         own = await token(client)
         node.users.add("anna", "writer", PASSWORDS["anna"][1])
         answer = await submit(client, token=own, action="stepdown", member="0")
@@ -429,7 +418,7 @@ async def test_action_of_who_is_no_admin_any_more_is_refused(node: FakeNode, url
 
 
 async def test_get_changes_nothing(node: FakeNode, url: str) -> None:
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         form = {"farm": "farm", "token": await token(client), "action": "stepdown", "member": "0"}
         assert (await client.get("/", params=form, headers={"Origin": url})).status_code == 200
     assert node.farm.log == []
@@ -445,7 +434,7 @@ async def test_get_changes_nothing(node: FakeNode, url: str) -> None:
     ],
 )
 async def test_form_that_is_not_filled_in_is_refused(node: FakeNode, url: str, form: dict[str, str]) -> None:
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         answer = await submit(client, None, **form)
     assert (answer.status_code, node.farm.log) == (400, [])
 
@@ -461,7 +450,7 @@ async def test_form_that_is_not_filled_in_is_refused(node: FakeNode, url: str, f
 async def test_refused_form_says_what_is_wrong_and_what_to_do(node, url, error, code, text):
     node.farm.post_error = error
     node.farm.url_of_leader = "https://b.example:27151"
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         answer = await submit(client, action="exclude", hash="abc")
     assert answer.status_code == code
     assert text in answer.text
@@ -490,7 +479,7 @@ async def test_page_of_a_farm_that_ranks_its_members_shows_the_ranking_and_reads
 ) -> None:
     node.farm.application = application
     node.farm.commit(note("read as a note"))
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         whole = Texts((await client.get("/")).text)
         node.farm.ranked = []
         bare = Texts((await client.get("/")).text)
@@ -510,7 +499,7 @@ async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:
     node.farms["other"].application = "log"
     node.farms["other"].ranked = []
     node.farms["other"].commit(b"any bytes")
-    async with browser(node, url) as client:
+    async with node.http(url, "anna") as client:
         page = Texts((await client.get("/?farm=other")).text)
         assert "any bytes" in page.text
         assert "Who publishes" not in page.text
