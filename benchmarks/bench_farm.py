@@ -21,7 +21,6 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
-from garlicfarm.plugins import make_transport
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
@@ -85,13 +84,12 @@ async def retrying_client(
     endpoints: Mapping[int, str], farm_id: bytes, transport: Transport | None = None
 ) -> AsyncIterator[RetryingClient]:
     """A client on the Raft wire that follows the leader; over TLS by default."""
-    way = transport or make_transport("ssl", {}, Path())
     async with open_farm_client(
         endpoints,
         farm=FarmPlan().name,
         user=USER,
         password=PASSWORD,
-        transport=lambda scheme: way,
+        transport=(lambda scheme: transport) if transport else None,
         farm_id=farm_id,
     ) as client:
         yield RetryingClient(client.post)

@@ -32,7 +32,6 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.lab.processes import NodeProcess
-from garlicfarm.plugins import make_transport
 from tests.chaos.linearizable import Operation, Post, Read
 from tests.crash.crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec, admin_client
 
@@ -72,14 +71,12 @@ class Clients:
             self._stopping = True
 
     async def _wire(self, user: str) -> Way:
-        transport = make_transport("ssl", {}, Path())
         client = await self._stack.enter_async_context(
             open_farm_client(
                 self._spec.endpoints,
                 farm="farm",
                 user=user,
                 password=PASSWORD,
-                transport=lambda scheme: transport,
                 farm_id=bytes.fromhex(self._spec.farm_id),
                 timeout_s=ANSWER_S,
             )

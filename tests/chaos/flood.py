@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,7 +17,6 @@ from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import ProcessFarm, process_farm
-from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan
 from tests.crash.crash_checks import Violation
 from tests.crash.crash_client import PASSWORD
@@ -92,14 +90,12 @@ async def _flooded(farm: WatchedFarm, processes: ProcessFarm, before: tuple[int,
         return committed or None
 
     async def connection(user: str) -> None:
-        transport = make_transport("ssl", {}, Path())
         async with (
             open_farm_client(
                 processes.endpoints,
                 farm="farm",
                 user=user,
                 password=PASSWORD,
-                transport=lambda scheme: transport,
                 farm_id=processes.farm_id,
             ) as client,
             trio.open_nursery() as posts,

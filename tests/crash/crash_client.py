@@ -31,7 +31,6 @@ from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import NodeProcess
-from garlicfarm.plugins import make_transport
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 
@@ -114,13 +113,11 @@ class Writers:
                 self._stopping = True
 
     def _open(self) -> AbstractAsyncContextManager[FarmClient]:
-        transport = make_transport("ssl", {}, Path())
         return open_farm_client(
             self._spec.endpoints,
             farm="farm",
             user="writer0",
             password=PASSWORD,
-            transport=lambda scheme: transport,
             farm_id=bytes.fromhex(self._spec.farm_id),
         )
 
