@@ -31,7 +31,6 @@ from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
-    RankingNotStored,
     RemoteProtocolError,
     UnreachableError,
 )
@@ -48,7 +47,6 @@ MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
 PATIENCE_S = 60.0
-_REPEATABLE = ("GET", "PUT")
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
 _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
@@ -126,35 +124,10 @@ class AdminClient:
         params = {"statuses": "true"} if statuses else None
         return _object(await self._ask("GET", _path(farm, "ranking"), params=params))
 
-    async def put_ranking(
-        self, farm: str, query: str, batch: int, ranking: bytes, *, asof: int, run: str
-    ) -> bool:
-        """Store the ranking that a query of the user's own has computed, at the node that answers; whether
-        it is new there. It may be repeated. Needs the role writer.
-
-        :param query: its name, as that of a farm.
-        :param run: likewise; another one where batches count from 0 again.
-        :param batch: its number in the run, 0 or more.
-        :param ranking: the body of ``GET …/ranking`` at the index ``asof``, at most 1 MiB.
-        :raises RankingConflict: it contradicts what this run has stored, or there are too many queries.
-        :raises RankingNotStored: the node's disk refuses.
-        :raises OutcomeUnknown: the node's disk did not confirm it in time.
-
-        After one of the last two, the next node is tried first.
-        """
-        params = {"asof": str(asof), "run": run}
-        path = _path(farm, f"rankings/{quote(query, safe='')}/{batch}")
-        return (await self._ask("PUT", path, params=params, content=ranking)).status == 201
-
     async def rankings(self, farm: str) -> list[dict[str, Any]]:
         """A row for each query that stores rankings at the node that answers: its newest one, and how the
         newest compared one relates to the node's own."""
         return _rows(await self._ask("GET", _path(farm, "rankings")), "queries")
-
-    async def put_reader(self, farm: str, query: str, index: int) -> None:
-        """Report that a query has read the log up to ``index``: `readers` shows it for ten minutes."""
-        path = _path(farm, f"readers/{quote(query, safe='')}")
-        await self._ask("PUT", path, params={"index": str(index)})
 
     async def readers(self, farm: str) -> list[dict[str, Any]]:
         """A row for each query that has reported lately what it has read: query, user, index, lag, since_ms,
@@ -406,7 +379,7 @@ class AdminClient:
                 unreachable[url] = str(error) or "no connection in time"
                 continue
             except TRANSPORT_ERRORS as error:
-                if method not in _REPEATABLE:
+                if method != "GET":
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
@@ -440,8 +413,8 @@ class AdminClient:
 def _may_succeed_elsewhere(error: GarlicFarmError, method: str) -> bool:
     """Whether another node may yet do what this one certainly did not, or what may be done twice."""
     if isinstance(error, OutcomeUnknown):
-        return method in _REPEATABLE
-    return isinstance(error, NotLeader | NoQuorum | DiskHangs | RankingNotStored | UnreachableError)
+        return method == "GET"
+    return isinstance(error, NotLeader | NoQuorum | DiskHangs | UnreachableError)
 
 
 def _path(farm: str, what: str) -> str:

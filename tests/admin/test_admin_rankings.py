@@ -1,10 +1,10 @@
-"""Rankings that queries store, and what readers report: the endpoints, the client, and the page."""
+"""Rankings that queries store, and what readers report: the endpoints, and the page."""
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
@@ -17,30 +17,20 @@ from garlicfarm import durable_files
 from garlicfarm.admin import app, readers
 from garlicfarm.admin.rankings import STORE_DEADLINE_S
 from garlicfarm.admin.readers import EXPIRY_S, MAX_OF_USER
-from garlicfarm.client import AdminClient
-from garlicfarm.errors import (
-    AuthError,
-    NoQuorum,
-    OutcomeUnknown,
-    RankingConflict,
-    RankingNotStored,
-)
 from garlicfarm.storage import ranking_store
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
 RANKINGS = "/v1/farms/farm/rankings"
+READERS = "/v1/farms/farm/readers"
 
 
 def ranking(index: int, publisher: int = 1) -> bytes:
     return msgspec.json.encode({"index": index, "publisher": publisher, "members": []})
 
 
-@pytest.fixture
-async def client(node: FakeNode, url: str) -> AsyncIterator[AdminClient]:
+def fill(node: FakeNode) -> None:
     for _ in range(5):
         node.farm.commit(b"entry")
-    async with node.client(url) as made:
-        yield made
 
 
 async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient, node: FakeNode) -> None:
@@ -95,68 +85,39 @@ async def test_what_is_not_stored_is_not_found(http: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["type"]) == (404, "garlicfarm:no-such-ranking")
 
 
-async def test_client_stores_and_lists(client: AdminClient, http: httpx.AsyncClient) -> None:
-    assert await client.put_ranking("farm", "spark", 0, ranking(4), asof=4, run="r")
-    assert not await client.put_ranking("farm", "spark", 0, ranking(4), asof=4, run="another")
-    assert await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
-    (row,) = await client.rankings("farm")
-    assert row["batch"] == 1
+async def test_newest_ranking_of_a_query_is_listed_by_the_client_and_can_be_deleted(
+    http: httpx.AsyncClient, node: FakeNode, url: str
+) -> None:
+    fill(node)
+    for batch in (0, 1):
+        answer = await http.put(
+            f"{RANKINGS}/spark/{batch}?asof={4 + batch}&run=r", content=ranking(4 + batch)
+        )
+        assert answer.status_code == 201
     assert (await http.get(f"{RANKINGS}/spark")).content == ranking(5)
-    assert (await http.delete(f"{RANKINGS}/spark")).is_success
-    assert await client.rankings("farm") == []
+    async with node.client(url) as client:
+        (row,) = await client.rankings("farm")
+        assert (row["query"], row["batch"], row["asof"]) == ("spark", 1, 5)
+        assert (await http.delete(f"{RANKINGS}/spark")).is_success
+        assert await client.rankings("farm") == []
 
 
-async def test_client_raises_what_the_node_refuses(client, node, url, monkeypatch):
-    await client.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
-    with pytest.raises(RankingConflict, match="batch 1 is stored with other contents"):
-        await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
+async def test_ranking_that_contradicts_or_finds_no_room_is_refused(
+    http: httpx.AsyncClient, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(node)
+    await http.put(f"{RANKINGS}/spark/1?asof=4&run=r", content=ranking(4))
+    answer = await http.put(f"{RANKINGS}/spark/1?asof=5&run=r", content=ranking(5))
+    assert (answer.status_code, answer.json()["type"]) == (409, "garlicfarm:ranking-conflict")
+    assert "batch 1 is stored with other contents" in answer.json()["detail"]
 
     def full(path: Path, parts: Iterable[bytes], mode: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(ranking_store, "replace_file", full)
-    with pytest.raises(RankingNotStored, match="No space left on device"):
-        await client.put_ranking("farm", "spark", 2, ranking(5), asof=5, run="r")
-    async with node.client(url, "rita") as reader:
-        with pytest.raises(AuthError, match="this needs the role writer"):
-            await reader.put_ranking("farm", "spark", 2, ranking(5), asof=5, run="r")
-
-
-async def test_client_stores_at_the_next_node_where_one_is_gone_or_full(
-    client: AdminClient, node: FakeNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = FakeNode(tmp_path / "other")
-    store, replace_file = tmp_path / "data", durable_files.replace_file
-
-    def full_here(path: Path, parts: Iterable[bytes], mode: int) -> None:
-        if path.is_relative_to(store):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        replace_file(path, parts, mode)
-
-    monkeypatch.setattr(ranking_store, "replace_file", full_here)
-    async with other.running() as second:
-        urls = ["https://127.0.0.1:1", f"{url}?pin={node.pin}", f"{second}?pin={other.pin}"]
-        async with AdminClient(urls, user="anna", password=PASSWORDS["anna"][1], pin=node.pin) as both:
-            assert await both.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
-    assert node.farm.rankings.queries() == []
-    assert len(other.farm.rankings.queries()) == 1
-
-
-async def test_client_stores_at_the_next_node_where_one_does_not_confirm(
-    client: AdminClient, node: FakeNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def unconfirmed(*_: object, **__: object) -> bool:
-        raise OutcomeUnknown("the disk hangs")
-
-    monkeypatch.setattr(node.farm.rankings, "put", unconfirmed)
-    with pytest.raises(OutcomeUnknown):
-        await client.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
-    other = FakeNode(tmp_path / "other")
-    async with other.running() as second:
-        urls = [f"{url}?pin={node.pin}", f"{second}?pin={other.pin}"]
-        async with AdminClient(urls, user="anna", password=PASSWORDS["anna"][1], pin=node.pin) as both:
-            assert await both.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
-    assert len(other.farm.rankings.queries()) == 1
+    answer = await http.put(f"{RANKINGS}/spark/2?asof=5&run=r", content=ranking(5))
+    assert (answer.status_code, answer.json()["type"]) == (507, "garlicfarm:ranking-not-stored")
+    assert "No space left on device" in answer.json()["detail"]
 
 
 async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(node, mock_clock, monkeypatch):
@@ -211,12 +172,12 @@ async def _jump_once(begun: threading.Event, clock: MockClock) -> None:
     clock.jump(STORE_DEADLINE_S + 1)
 
 
-async def test_page_and_gauge_show_equality_and_difference(client, http, node):
+async def test_page_and_gauge_show_equality_and_difference(http, node):
+    fill(node)
     assert 'id="queries" data-live hidden' in (await http.get("/")).text
     own = msgspec.json.encode({"index": 5, **node.farm.ranking()})
-    await client.put_ranking("farm", "alike", 0, own, asof=5, run="r")
-    await client.put_ranking("farm", "other", 0, ranking(5, 9), asof=5, run="r")
-    await client.put_ranking("farm", "early", 0, ranking(2), asof=2, run="r")
+    for query, asof, body in (("alike", 5, own), ("other", 5, ranking(5, 9)), ("early", 2, ranking(2))):
+        await http.put(f"{RANKINGS}/{query}/0?asof={asof}&run=r", content=body)
     page = (await http.get("/")).text
     assert 'id="queries" data-live>' in page
     assert '<td class="whole">equal at index 5</td>' in page
@@ -226,8 +187,7 @@ async def test_page_and_gauge_show_equality_and_difference(client, http, node):
 
 
 async def test_readers_are_listed_with_their_lag_until_they_expire(node, autojump_clock):
-    for _ in range(5):
-        node.farm.commit(b"entry")
+    fill(node)
     transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]
 
     async def ask(method: str, path: str, user: str = "rita") -> httpx.Response:
@@ -235,38 +195,43 @@ async def test_readers_are_listed_with_their_lag_until_they_expire(node, autojum
         async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
             return await client.request(method, path)
 
-    path_of_readers = "/v1/farms/farm/readers"
-    answer = await ask("PUT", f"{path_of_readers}/spark?index=2")
+    answer = await ask("PUT", f"{READERS}/spark?index=2")
     assert answer.json() == {"query": "spark", "index": 2, "lag": 3}
     await trio.sleep(10)
-    await ask("PUT", f"{path_of_readers}/spark?index=9")  # another node is ahead
-    await ask("PUT", f"{path_of_readers}/spark?index=4", "paul")
+    await ask("PUT", f"{READERS}/spark?index=9")  # another node is ahead
+    await ask("PUT", f"{READERS}/spark?index=4", "paul")
     await trio.sleep(1)
-    rows = (await ask("GET", path_of_readers)).json()["readers"]
+    rows = (await ask("GET", READERS)).json()["readers"]
     assert [(row["user"], row["index"], row["lag"], row["age_s"]) for row in rows] == [
         ("paul", 4, 1, 1.0),
         ("rita", 9, 0, 1.0),
     ]
     assert "Queries that read this farm" in (await ask("GET", "/")).text
     await trio.sleep(EXPIRY_S)
-    assert (await ask("GET", path_of_readers)).json()["readers"] == []
+    assert (await ask("GET", READERS)).json()["readers"] == []
     for path, status in (("spark", 400), ("spark?index=-1", 400), ("%2e%2e?index=1", 400)):
-        assert (await ask("PUT", f"{path_of_readers}/{path}")).status_code == status
+        assert (await ask("PUT", f"{READERS}/{path}")).status_code == status
 
 
-async def test_readers_of_a_user_are_bounded_and_one_that_is_known_goes_on(client: AdminClient) -> None:
+async def test_readers_of_a_user_are_bounded_and_one_that_is_known_goes_on(
+    http: httpx.AsyncClient, node: FakeNode, url: str
+) -> None:
+    fill(node)
     for number in range(MAX_OF_USER):
-        await client.put_reader("farm", f"q{number}", 1)
-    with pytest.raises(NoQuorum, match=f"{MAX_OF_USER} of this user"):
-        await client.put_reader("farm", "late", 1)
-    await client.put_reader("farm", "q0", 3)
-    rows = await client.readers("farm")
+        assert (await http.put(f"{READERS}/q{number}?index=1")).is_success
+    answer = await http.put(f"{READERS}/late?index=1")
+    assert answer.status_code == 503
+    assert f"{MAX_OF_USER} of this user" in answer.json()["detail"]
+    assert (await http.put(f"{READERS}/q0?index=3")).is_success
+    async with node.client(url) as client:
+        rows = await client.readers("farm")
     assert (len(rows), rows[0]["index"], rows[0]["lag"]) == (MAX_OF_USER, 3, 2)
 
 
-async def test_readers_of_a_farm_are_bounded(client: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_of_a_farm_are_bounded(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "MAX_READERS", 2)
-    for query in ("a", "b"):
-        await client.put_reader("farm", query, 1)
-    with pytest.raises(NoQuorum, match="2 queries already report"):
-        await client.put_reader("farm", "late", 1)
+    answers = [await http.put(f"{READERS}/{query}?index=1") for query in ("a", "b", "late")]
+    assert [answer.status_code for answer in answers] == [200, 200, 503]
+    assert "2 queries already report" in answers[-1].json()["detail"]

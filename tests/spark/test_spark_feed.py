@@ -10,13 +10,24 @@ from pathlib import Path
 import httpx
 import pytest
 
-from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
+from garlicfarm.errors import (
+    AuthError,
+    Compacted,
+    ConfigError,
+    EntryRefused,
+    OutcomeUnknown,
+    RankingConflict,
+    RankingNotStored,
+    UnreachableError,
+)
 from garlicfarm.feed import Entry
 from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers, open_reader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
-from tests.spark.script import scripted_log
+from tests.spark.script import expectations, scripted_log
 
 LOG = scripted_log()
+END = len(LOG)
+RANKINGS = {index: expected.ranking.encode() for index, expected in expectations(LOG).items()}
 FARM = ("farm", FARM_ID)
 OTHER_PIN = "sha256-" + "A" * 43
 
@@ -170,3 +181,36 @@ def test_state_and_ranking_are_those_of_the_node(server: FeedServer) -> None:
         assert opened.ranking("farm").startswith(b'{"index":%d,' % len(LOG))
         with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
             opened.state("farm", "00" * 16)
+
+
+def put(opened: NodeReader, batch: int, index: int) -> None:
+    opened.put_ranking("farm", "spark", batch, RANKINGS[index], asof=index, run="r")
+
+
+def test_ranking_is_stored_at_the_next_node_where_one_is_gone_or_does_not_confirm(
+    server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: object, **__: object) -> bool:
+        raise failed
+
+    monkeypatch.setattr(server.farm.rankings, "put", refuses)
+    with feed_server(tmp_path / "other", LOG) as other:
+        for batch, failed in enumerate((RankingNotStored("full"), OutcomeUnknown("the disk hangs"))):
+            with closing(feed(server, "https://127.0.0.1:1", server.url, other.url)) as opened:
+                put(opened, batch, END)
+            assert [row["batch"] for row in other.farm.rankings.queries()] == [batch]
+            with closing(feed(server)) as opened, pytest.raises(UnreachableError, match=str(failed)):
+                put(opened, batch, END)
+
+
+def test_ranking_that_the_node_refuses_goes_to_no_other(server: FeedServer, tmp_path: Path) -> None:
+    with (
+        feed_server(tmp_path / "other", LOG) as other,
+        closing(feed(server, server.url, other.url)) as opened,
+    ):
+        put(opened, 1, END)
+        with pytest.raises(RankingConflict, match="batch 1 is stored with other contents"):
+            put(opened, 1, 20)
+        with pytest.raises(EntryRefused, match="a body has at most 1048576 bytes"):
+            opened.put_ranking("farm", "spark", 2, bytes((1 << 20) + 1), asof=END, run="r")
+        assert other.farm.rankings.queries() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from prometheus_client import generate_latest
 
 from garlicfarm.application import Origin
 from garlicfarm.cli import run
-from garlicfarm.client import from_config
+from garlicfarm.client.local_node import local_node
+from garlicfarm.config import load
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ProposalDropped, Removed, first_error
 from garlicfarm.i2p.encoding import encode
@@ -27,6 +28,7 @@ from garlicfarm.raft import ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import MessageType, Request
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from tests.node.support.cluster import Cluster, cluster, password_of
 from tests.running import wait_until
 
@@ -204,8 +206,9 @@ async def test_show_prints_whether_stored_rankings_are_the_nodes_own_and_who_rea
                 await trio.sleep(0.05)  # statuses come as they come: node 2 was ahead
         assert [row["comparison"]["equal"] for row in rows] == [True, False]
         node = nodes.node(2)
-        async with from_config(nodes.directories[2] / "garlicfarm.toml") as client:
-            await client.put_reader("farm", "alike", 1)
+        config = load(nodes.directories[2] / "garlicfarm.toml", {})
+        with closing(NodeReader(local_node(config))) as reader:
+            await trio.to_thread.run_sync(reader.report, "farm", "alike", 1)
         assert await command(nodes, 2, "farm", "show") == 0
         text = capsys.readouterr().out
         assert re.search(
