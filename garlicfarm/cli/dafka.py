@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.node_start import level
+from garlicfarm.cli.options import Options
 
-__all__ = ["dafka", "key_options", "mesh_options", "plugin"]
+__all__ = ["dafka", "key_options", "mesh_options", "plugin", "run_role"]
+
+_T = TypeVar("_T")
 
 
 @click.group(
@@ -95,6 +100,22 @@ def mesh_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_MESH_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
+
+
+def run_role(
+    log_level: Literal["info", "warning"],
+    options: Options,
+    main: Callable[..., Awaitable[_T]],
+    *arguments: object,
+) -> _T:
+    """Run ``main`` in Trio, with the log on the standard error, from ``log_level`` on unless ``options`` says
+    otherwise."""
+    import trio
+
+    from garlicfarm import logs
+
+    with logs.configured(level(log_level, options.verbosity), "text", sys.stderr):
+        return trio.run(main, *arguments)
 
 
 def plugin(module: str) -> Any:

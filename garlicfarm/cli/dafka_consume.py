@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.dafka import mesh_options, plugin
-from garlicfarm.cli.node_start import level
+from garlicfarm.cli.dafka import mesh_options, plugin, run_role
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.printable import printable_json
 
@@ -86,14 +85,9 @@ def consume(
     Each record of a partition comes once and in order, also across runs with the same --offsets. A process
     that was killed may repeat what it printed last.
     """
-    import trio
-
-    from garlicfarm import logs
-
     config = plugin("config").MeshConfig(**mesh)
     wanted = {"start": start, "offsets_file": offsets, "skip_lost": skip_lost}
-    with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
-        trio.run(_main, config, topics, wanted, count, options)
+    run_role("warning", options, _main, config, topics, wanted, count, options)
 
 
 async def _main(

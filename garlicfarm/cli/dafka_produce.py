@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.dafka import mesh_options, plugin
+from garlicfarm.cli.dafka import mesh_options, plugin, run_role
 from garlicfarm.cli.exits import Exit
-from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import say
 
@@ -54,13 +53,8 @@ def produce(options: Options, topic: str, acks: int, identity: Path | None, mesh
     Ends when stores have saved all of them; without a store it waits, and what it has read waits with it.
     Ended by SIGTERM or Ctrl-C, it exits with 0 if all that it has read is saved, else with 130.
     """
-    import trio
-
-    from garlicfarm import logs
-
     config = plugin("config").MeshConfig(**mesh)
-    with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
-        return trio.run(_main, config, topic, acks, identity, options)
+    return run_role("warning", options, _main, config, topic, acks, identity, options)
 
 
 async def _main(config: Any, topic: str, acks: int, identity: Path | None, options: Options) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.dafka import mesh_options, plugin
+from garlicfarm.cli.dafka import mesh_options, plugin, run_role
 from garlicfarm.cli.durations import DURATION_RULE, parse_ms
-from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put
 
@@ -47,18 +45,13 @@ def store(
 
     A record is acknowledged once it is on disk, synced. Prints its address once it runs.
     """
-    import trio
-
-    from garlicfarm import logs
-
     age_ms = None if max_age is None else parse_ms(max_age)
     if max_age is not None and not age_ms:
         raise click.UsageError(f"--max-age must be {DURATION_RULE}, not {max_age!r}")
     module = plugin("store")
     retention = module.Retention(None if age_ms is None else age_ms / 1000, max_bytes)
     config = plugin("config").MeshConfig(**mesh)
-    with logs.configured(level("info", options.verbosity), "text", sys.stderr):
-        trio.run(_main, config, directory, topics or None, retention)
+    run_role("info", options, _main, config, directory, topics or None, retention)
 
 
 async def _main(config: Any, directory: Path, topics: tuple[str, ...] | None, retention: Any) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.dafka import key_options, plugin
-from garlicfarm.cli.node_start import level
+from garlicfarm.cli.dafka import key_options, plugin, run_role
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put
 
@@ -40,13 +38,8 @@ def tower(options: Options, listen: str, key_file: str, peers_file: str) -> None
 
     Prints its address, as nodes take it, once it listens. Nodes can have several towers; one is enough.
     """
-    import trio
-
-    from garlicfarm import logs
-
     config = plugin("config").TowerConfig(listen=listen, key_file=key_file, peers_file=peers_file)
-    with logs.configured(level("info", options.verbosity), "text", sys.stderr):
-        trio.run(_main, config)
+    run_role("info", options, _main, config)
 
 
 async def _main(config: Any) -> None:

@@ -32,17 +32,13 @@ class _KeyConfig(Settings, frozen=True, kw_only=True):
 
 
 class MeshConfig(_KeyConfig, frozen=True, kw_only=True):
-    """A node's place among the others.
+    """A node's place among the others; its fields say more.
 
-    ``towers``: where to find the others, each ``tcp://HOST:PORT?out=PORT&peer=NAME``. Nodes send their
-    beacons to the first port, and receive those of the others from the second one (default: the next port).
-    ``peer`` is the name of the tower in ``peers_file``; needed with keys.
-    ``listen``: where the others subscribe to this node, ``tcp://HOST:PORT``; port 0: any free one.
-    ``advertise``: where they reach that, ``tcp://HOST:PORT``; port 0: the one that the node listens at. "":
-    there; if that is a wildcard address, at the address that the tower sees the node at.
-    ``key_file``: the secret CURVE key of this node (mode 0600). ``peers_file``: the known peers. Either both
-    or none; without them, all addresses are loopback addresses.
-    ``high_water_mark``: how many messages are queued for each peer, in each direction.
+    Nodes send their beacons to the port of a tower, and receive those of the others from ``out`` (default:
+    the next port). ``peer`` is the name of the tower in ``peers_file``; needed with keys. Port 0 of
+    ``advertise``: the one that the node listens at. Without ``advertise``, others reach it where it listens;
+    if that is a wildcard address, at the address that the tower sees the node at. ``key_file`` and
+    ``peers_file``: either both or none; without them, all addresses are loopback addresses.
     """
 
     towers: Annotated[

@@ -74,13 +74,7 @@ async def _connect(host: str, port: int, limiter: trio.CapacityLimiter) -> trio.
     address = host
     if not _is_address(host):
         address = await trio.to_thread.run_sync(_look_up, host, abandon_on_cancel=True, limiter=limiter)
-    made = trio.socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    try:
-        await made.connect((address, port))
-    except BaseException:
-        made.close()
-        raise
-    return trio.SocketStream(made)
+    return await trio.open_tcp_stream(address, port)
 
 
 def _look_up(host: str) -> str:

@@ -49,8 +49,6 @@ __all__ = [
     "KnownPeer",
     "PeerRole",
     "create_key",
-    "may_send",
-    "may_subscribe",
     "read_key",
     "read_known_peers",
 ]
@@ -106,6 +104,16 @@ class KnownPeer(msgspec.Struct, frozen=True):
     name: str
     key: str
     roles: frozenset[PeerRole]
+
+    @property
+    def may_send(self) -> frozenset[type[Command]]:
+        """The commands that others take from it."""
+        return frozenset[type[Command]]().union(*(MAY_SEND[role] for role in self.roles))
+
+    @property
+    def may_subscribe(self) -> frozenset[type[Command]]:
+        """The commands that others send to it."""
+        return frozenset[type[Command]]().union(*(MAY_SUBSCRIBE[role] for role in self.roles))
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,16 +176,6 @@ def read_known_peers(path: Path) -> dict[str, KnownPeer]:
     if problems:
         raise ConfigError(problems)
     return peers
-
-
-def may_send(roles: frozenset[PeerRole]) -> frozenset[type[Command]]:
-    """The commands that others take from the holder of these roles."""
-    return frozenset[type[Command]]().union(*(MAY_SEND[role] for role in roles))
-
-
-def may_subscribe(roles: frozenset[PeerRole]) -> frozenset[type[Command]]:
-    """The commands that others send to the holder of these roles."""
-    return frozenset[type[Command]]().union(*(MAY_SUBSCRIBE[role] for role in roles))
 
 
 def _is_key(text: str) -> bool:

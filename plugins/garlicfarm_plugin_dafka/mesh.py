@@ -30,7 +30,6 @@ from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
 from garlicfarm_plugin_dafka.entrance import Entrance, open_entrances, share_of_descriptors
 from garlicfarm_plugin_dafka.hosts import keep_connected
 from garlicfarm_plugin_dafka.inbox import Inbox
-from garlicfarm_plugin_dafka.keys import may_send
 from garlicfarm_plugin_dafka.network import Peer
 from garlicfarm_plugin_dafka.outbox import Outbox
 from garlicfarm_plugin_dafka.relay import Allowance
@@ -143,7 +142,7 @@ class Mesh:
             if known is None:
                 self._on_dropped("a node without a known key", beacon.endpoint)
                 return False
-            peer, allowed = Peer(beacon.address, beacon.endpoint, known.name), may_send(known.roles)
+            peer, allowed = Peer(beacon.address, beacon.endpoint, known.name), known.may_send
             if len([each for each in self._peers if each.key == beacon.key]) >= MAX_NODES_OF_KEY:
                 self._on_dropped("too many nodes of one key", known.name)
                 return False

@@ -15,7 +15,7 @@ import zmq
 
 from garlicfarm_plugin_dafka.codec import MAX_NAME_BYTES, Command, encode, split_prefix
 from garlicfarm_plugin_dafka.entrance import Entrance, Guest
-from garlicfarm_plugin_dafka.keys import KnownPeer, may_subscribe
+from garlicfarm_plugin_dafka.keys import KnownPeer
 from garlicfarm_plugin_dafka.network import Subscription
 
 __all__ = ["Outbox"]
@@ -89,7 +89,7 @@ class Outbox:
         if self._known is not None:
             peer = None if guest is None else self._known.get(guest.key)
             name = peer.name if peer is not None else ""
-            if is_on and (peer is None or command not in may_subscribe(peer.roles)):
+            if is_on and (peer is None or command not in peer.may_subscribe):
                 self._on_dropped("a subscription not allowed to its sender", name)
                 return
         if is_on and guest is None:  # it has left

@@ -64,12 +64,7 @@ class DafkaProducer(AnsweringRole[ProducerCore]):
         Cancelled: it was not sent.
         :raises LocalProtocolError: it has more than `MAX_CONTENT_BYTES`.
         """
-        if self._identity is not None:
-            return await self._send_kept(self._identity, [content]) - 1
-        await self._wait_for_room(content)
-        record = self._core.append(content, trio.current_time())
-        self._network.send(record)
-        return record.sequence
+        return await self.send_many([content]) - 1
 
     async def send_many(self, contents: Iterable[bytes]) -> int:
         """Send records, each once there is room for it; returns how many records there are then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -236,12 +237,16 @@ async def test_a_name_that_is_not_answered_for_holds_nobody_up(ring, monkeypatch
 SILENT = threading.Event()
 
 
-def looked_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+GETADDRINFO: Any = socket.getaddrinfo
+
+
+def looked_up(host: str, *more: object, **named: object) -> list[tuple[object, ...]]:
     """As `socket.getaddrinfo`: ``silent.test`` is looked up until `SILENT` is set."""
     if host == "silent.test":
         SILENT.wait(60)
         raise OSError("no answer")
-    assert host.endswith(".test")
+    if not host.endswith(".test"):
+        return GETADDRINFO(host, *more, **named)
     return [(socket.AF_INET6, 0, 0, "", ("fd00::1", 0, 0, 0)), (socket.AF_INET, 0, 0, "", (HOST, 0))]
 
 
