@@ -13,7 +13,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from garlicfarm import descriptors
@@ -22,9 +23,9 @@ from garlicfarm.regular_files import open_file
 __all__ = [
     "fsync_path",
     "give_to_owner",
+    "locked",
     "make_private_directory",
     "move_into_place",
-    "open_locked",
     "owner_of",
     "replace_file",
     "write_new_file",
@@ -90,9 +91,9 @@ def move_into_place(part: Path, path: Path) -> None:
     fsync_path(path.parent)
 
 
-def open_locked(path: Path) -> int:
-    """Open a file that no other process has locked, and lock it until its descriptor is closed, or until the
-    process ends. It is made, private, if it is not there. Close it with `descriptors.close`.
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file for the block; it is made, private, if it is not there. A process that ends unlocks it.
 
     Raises `BlockingIOError`: another process has locked it; other `OSError`.
     """
@@ -100,10 +101,9 @@ def open_locked(path: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _give(descriptor, path.parent.stat())
-    except BaseException:
+        yield
+    finally:
         descriptors.close(descriptor)
-        raise
-    return descriptor
 
 
 def make_private_directory(directory: Path) -> None:

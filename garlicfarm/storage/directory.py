@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from zlib import crc32
 
 import msgspec
 
-from garlicfarm import descriptors
-from garlicfarm.durable_files import fsync_path, open_locked, owner_of, replace_file
+from garlicfarm.durable_files import fsync_path, locked, owner_of, replace_file
 from garlicfarm.errors import (
     ConfigError,
     LocalProtocolError,
@@ -152,13 +151,11 @@ def _decode_node(data: bytes, where: Path) -> _Node:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    try:
-        descriptor = open_locked(path)
-    except BlockingIOError as error:
-        raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
-    except OSError as error:
-        raise StorageError(f"cannot open {path}: {error.strerror}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path))
+        except BlockingIOError as error:
+            raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}") from error
         yield
-    finally:
-        descriptors.close(descriptor)

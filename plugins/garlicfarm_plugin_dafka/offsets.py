@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
-from garlicfarm import descriptors
-from garlicfarm.durable_files import make_private_directory, open_locked, replace_file
+from garlicfarm.durable_files import locked, make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm.regular_files import read_file
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
@@ -41,16 +41,20 @@ class OffsetsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _lock(path)
-        try:
+        lock = path.with_name(f"{path.name}.lock")
+        with ExitStack() as stack:
+            try:
+                make_private_directory(path.parent)
+                stack.enter_context(locked(lock))
+            except BlockingIOError as error:
+                raise StorageInUse(
+                    f"{path} is in use by another consumer; stop that one, or name another file"
+                ) from error
+            except OSError as error:
+                raise StorageError(f"{lock}: {error.strerror}") from error
             self._saved, self._forgot = _read(path)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Let another process open it."""
-        descriptors.close(self._lock)
+            self.close = stack.pop_all().close
+            """Let another process open it."""
 
     @property
     def saved(self) -> dict[Partition, int]:
@@ -89,16 +93,3 @@ def _read(path: Path) -> tuple[dict[Partition, int], frozenset[str]]:
     if found.schema != _SCHEMA or any(not 0 <= each.next <= LAST_SEQUENCE + 1 for each in found.offsets):
         raise StorageDamaged(f"{path} holds no offsets of a consumer; name another file")
     return {(each.topic, each.partition): each.next for each in found.offsets}, frozenset(found.forgot)
-
-
-def _lock(path: Path) -> int:
-    lock = path.with_name(f"{path.name}.lock")
-    try:
-        make_private_directory(path.parent)
-        return open_locked(lock)
-    except BlockingIOError as error:
-        raise StorageInUse(
-            f"{path} is in use by another consumer; stop that one, or name another file"
-        ) from error
-    except OSError as error:
-        raise StorageError(f"{lock}: {error.strerror}") from error

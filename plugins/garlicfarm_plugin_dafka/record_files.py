@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from zlib import crc32
 
 import msgspec
 
-from garlicfarm import descriptors
-from garlicfarm.durable_files import fsync_path, make_private_directory, open_locked
+from garlicfarm.durable_files import fsync_path, locked, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm_plugin_dafka.reading import Partition
 from garlicfarm_plugin_dafka.sqlite_files import FileKind, connect, explained, open_database, transaction
@@ -81,26 +80,21 @@ class RecordFiles:
         self.path = directory / _DATABASE
         self._saved: dict[Partition, _Saved] = {}
         self._saved_ms = 0
-        try:
-            make_private_directory(directory)
-            self._lock = open_locked(directory / _LOCK)
-        except BlockingIOError as error:
-            raise StorageInUse(
-                f"{directory} is in use by another store; stop that one, or name another directory"
-            ) from error
-        except OSError as error:
-            raise StorageError(f"{directory}: {error.strerror}") from error
-        try:
-            self._database = open_database(self.path, _KIND, "page_size = 16384")
+        with ExitStack() as stack:
             try:
-                with explained(self.path, _KIND):
-                    self._read(self._database)
-            except BaseException:
-                self._database.close()
-                raise
-        except BaseException:
-            descriptors.close(self._lock)
-            raise
+                make_private_directory(directory)
+                stack.enter_context(locked(directory / _LOCK))
+            except BlockingIOError as error:
+                raise StorageInUse(
+                    f"{directory} is in use by another store; stop that one, or name another directory"
+                ) from error
+            except OSError as error:
+                raise StorageError(f"{directory}: {error.strerror}") from error
+            self._database = open_database(self.path, _KIND, "page_size = 16384")
+            stack.enter_context(closing(self._database))
+            with explained(self.path, _KIND):
+                self._read(self._database)
+            self._files = stack.pop_all()
 
     def _read(self, database: sqlite3.Connection) -> None:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -115,8 +109,7 @@ class RecordFiles:
     def close(self) -> None:
         """Close the files. Nothing is written that matters."""
         with suppress(sqlite3.Error):  # it copies what is written ahead; the next start does it again
-            self._database.close()
-        descriptors.close(self._lock)
+            self._files.close()
 
     @property
     def size_bytes(self) -> int:
