@@ -1,5 +1,9 @@
 """The router plugin measures leaves of other real routers through SAM; prints what it found, a JSON document
-per line. In a network namespace: python -m tests.i2p.measured_over_i2p DIRECTORY"""
+per line. In a network namespace: python -m tests.i2p.measured_over_i2p DIRECTORY
+
+One of them it measures again and again: an i2pd whose client closes a stream and its session at once (see
+`SamSession.connect`) ends after some ten measurements.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,9 @@ from garlicfarm.router import RemoteStatus
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 
 HANG_GUARD_S = 240.0
+AT_ONCE, EACH = 4, 3
+USED_AGAIN_S = 25.0
+"""i2pd uses a stream that it forgot to end every 20 s, and has freed its destination after 5 s."""
 SERVICE_PORT = 9000  # of the tunnel "leaf"
 NO_HOPS = {"inbound.length": "0", "outbound.length": "0"}
 PLANS = [RouterPlan(has_leaf=False, has_sam=True, is_floodfill=False), RouterPlan(), RouterPlan()]
@@ -87,12 +94,23 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         nursery.start_soon(partial(trio.serve_tcp, answer, SERVICE_PORT, host=served.address))
         tell("reached", await measure(asker, leaf, is_reached))
         tell("reached again", await measure(asker, leaf, is_reached))
+        async with trio.open_nursery() as measuring:
+            for _ in range(AT_ONCE):
+                measuring.start_soon(measure_on, network, leaf)
+        await trio.sleep(USED_AGAIN_S)
+        print(json.dumps({"what": "many", "is_running": network.is_running(network[0].id)}), flush=True)
         nursery.cancel_scope.cancel()
     tell("service down", await measure(asker, leaf, lambda found: not is_reached(found)))
     network.kill(served.id)
     tell("router dead", await measure(asker, leaf, lambda found: True))
     tell("never published", await measure(asker, secrets.token_bytes(32), lambda found: True))
     await count_streams(directory, asker, network)
+
+
+async def measure_on(network: I2pdNetwork, leaf: bytes) -> None:
+    for _ in range(EACH):
+        if network.is_running(network[0].id):
+            await measure(plugin(network[0]), leaf, is_reached)
 
 
 async def count_streams(directory: Path, asker: I2PControlRouter, network: I2pdNetwork) -> None:

@@ -17,6 +17,7 @@ def test_leaf_of_another_router_is_measured_as_it_is(tmp_path: Path) -> None:
     for reached in ("reached", "reached again"):
         assert told[reached]["ok"]
         assert told[reached]["fetched_ms"] <= told[reached]["ms"]
+    assert told["many"]["is_running"]
     # Floodfills still have the LeaseSet, so a look-up alone would find the service of a dead router.
     for silent in ("service down", "router dead"):
         assert told[silent]["fetched_ms"] is not None

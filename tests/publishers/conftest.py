@@ -1,13 +1,16 @@
-"""Places of loopback."""
+"""Places of loopback, and routers there."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import trio
 
 from garlicfarm.lab.processes import free_ports
+from tests.publishers.i2cp_keys import now_ms
+from tests.publishers.i2cp_router import FakeRouter, Listening
 
 
 @pytest.fixture
@@ -15,6 +18,21 @@ def target() -> Iterator[str]:
     """A service that accepts connections, HOST:PORT."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Listening]:
+    """A router that asks for a LeaseSet at once."""
+    router, serving = FakeRouter(now_ms), trio.CancelScope()
+
+    async def serve(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
+        with serving:
+            await trio.serve_tcp(router.serve, 0, host="127.0.0.1", task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(serve)
+        yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

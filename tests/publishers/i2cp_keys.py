@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
@@ -11,6 +13,10 @@ from garlicfarm.publisher import PublishOrder
 
 LIFETIME_S = 600
 DAY_S = 86_400
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def long_term_keys(number: int = 1) -> DestinationKeys:

@@ -129,6 +129,19 @@ class FakeRouter:
         await self.ask()
 
 
+@dataclass
+class Listening:
+    """A router that listens on loopback, by the wall clock."""
+
+    router: FakeRouter
+    address: str
+    serving: trio.CancelScope
+
+    def kill(self) -> None:
+        """End the router: nothing listens any more, and its connections are closed."""
+        self.serving.cancel()
+
+
 _sending: WeakKeyDictionary[trio.abc.Stream, trio.Lock] = WeakKeyDictionary()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -14,8 +15,8 @@ __all__ = ["SamRouter"]
 class SamRouter:
     """Use it as an async context manager. ``replies``: command → line without its end, raw bytes to send, or
     None for no answer at all; "" closes the connection. ``greeting``: first bytes of each stream.
-    ``is_found``: whether a look-up finds the service. ``closing``: after the client's EOF it closes once this
-    is set."""
+    ``service``: what a stream leads to, if anything. ``is_found``: whether a look-up finds the service.
+    ``closing``: after the client's EOF it closes once this is set."""
 
     def __init__(self) -> None:
         self.replies: dict[str, str | bytes | None] = {}
@@ -28,6 +29,7 @@ class SamRouter:
         self.closing.set()
         self.eofs = 0
         self.greeting = b""
+        self.service: Callable[[trio.SocketStream], Awaitable[None]] | None = None
         self.changed = trio.Event()
         self._connections: dict[trio.SocketStream, list[str]] = {}
         self._unanswered: list[trio.SocketStream] = []
@@ -137,8 +139,12 @@ class SamRouter:
             stream.socket.close()
         elif given is not None:
             data = given if isinstance(given, bytes) else f"{given}\n".encode()
-            if command == "STREAM CONNECT" and given == "STREAM STATUS RESULT=OK":
+            is_stream = command == "STREAM CONNECT" and given == "STREAM STATUS RESULT=OK"
+            if is_stream:
                 self.streams += 1
                 data += self.greeting
             await stream.send_all(data)
+            if is_stream and self.service is not None:
+                await self.service(stream)
+                await stream.aclose()
         self._note()

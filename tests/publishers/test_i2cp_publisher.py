@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,14 +18,10 @@ from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import Order, PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
-from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
-from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, FakeRouter
+from tests.publishers.i2cp_keys import bundle, long_term_keys, now_ms, publication
+from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, Listening
 
 KEYS = long_term_keys()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def site(keys: DestinationKeys | None = KEYS) -> PublisherSite:
@@ -36,23 +30,6 @@ def site(keys: DestinationKeys | None = KEYS) -> PublisherSite:
 
 def publisher_at(address: str, keys: DestinationKeys = KEYS) -> I2cpPublisher:
     return I2cpPublisher(I2cpConfig(address=address), Path(), site(keys))
-
-
-@dataclass
-class Listening:
-    router: FakeRouter
-    address: str
-
-
-@pytest.fixture
-async def listening() -> AsyncIterator[Listening]:
-    """A router that asks for a LeaseSet at once."""
-    router = FakeRouter(now_ms)
-    async with trio.open_nursery() as nursery:
-        serve = partial(trio.serve_tcp, router.serve, 0, host="127.0.0.1")
-        (listener,) = await nursery.start(serve)
-        yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}")
-        nursery.cancel_scope.cancel()
 
 
 class TestI2cpPublisher(PublisherSuite):
@@ -85,13 +62,7 @@ async def test_router_gets_a_signed_session_and_the_signed_lease_set(listening, 
     assert verify_meta_lease_set(lease_set, now_ms() // 1000).destination == keys.destination
 
 
-async def test_session_is_destroyed_when_the_publisher_is_left(listening: Listening) -> None:
-    async with publisher_at(listening.address) as publisher:
-        await publisher.publish(publication(KEYS, 7, now_ms()))
-    assert listening.router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
-
-
-async def test_error_inside_leaves_as_it_is(listening: Listening) -> None:
+async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(listening: Listening) -> None:
     async def fail_inside() -> None:
         async with publisher_at(listening.address) as publisher:
             await publisher.publish(publication(KEYS, 7, now_ms()))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import resource
 import struct
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +31,18 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
-from tests.publishers.i2cp_keys import bundle
+from tests.publishers.i2cp_keys import bundle, now_ms
 from tests.publishers.i2cp_router import (
     CREATE_SESSION,
     DESTROY_SESSION,
     RECONFIGURE_SESSION,
     SEND_MESSAGE,
-    FakeRouter,
+    Listening,
     send,
 )
 from tests.publishers.streaming.network import PEERS
 
 Make = Callable[..., I2cpPublisher]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def order(due_index: int = 7) -> PublishOrder:
@@ -61,32 +55,6 @@ def syn(id_: int) -> bytes:
     peer = PEERS[0]
     packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812)
     return encode_payload(encode_packet(packet, peer.sign), 5, 80)
-
-
-@dataclass
-class Listening:
-    router: FakeRouter
-    address: str
-    serving: trio.CancelScope
-
-    def kill(self) -> None:
-        """End the router: nothing listens any more, and its connections are closed."""
-        self.serving.cancel()
-
-
-@pytest.fixture
-async def listening() -> AsyncIterator[Listening]:
-    """A router that asks for a LeaseSet at once."""
-    router, serving = FakeRouter(now_ms), trio.CancelScope()
-
-    async def serve(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
-        with serving:
-            await trio.serve_tcp(router.serve, 0, host="127.0.0.1", task_status=task_status)
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(serve)
-        yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -227,7 +195,9 @@ async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: 
         assert len(listening.router.bodies(SEND_MESSAGE)) == 16
 
 
-async def test_error_inside_leaves_as_it_is(make: Make, listening: Listening) -> None:
+async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
+    make: Make, listening: Listening
+) -> None:
     async def fail_inside() -> None:
         async with make() as publisher:
             await publisher.standby()

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import math
-import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,13 @@ import garlicfarm_plugin_sam as module
 from garlicfarm.credentials.destination_keys import create_keys, read_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import b32_address, encode
-from garlicfarm.i2p.keys import make_bundle
+from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
-from garlicfarm_plugin_sam import SamConfig, SamPublisher
+from garlicfarm_plugin_sam import SamPublisher
+from tests.publishers.i2cp_keys import bundle, now_ms
 from tests.publishers.sam_router import SamRouter
 
 LIMIT_S = module.ANSWER_TIMEOUT_S
@@ -150,7 +149,7 @@ async def test_figures_of_the_leaf_are_those_of_its_session(make: Make) -> None:
     async with publisher:
         await publisher.standby()
         assert (await publisher.status()).leaf == DestinationStatus(destination=destination)
-        before_ms = time.time_ns() // 1_000_000
+        before_ms = now_ms()
         published = await publisher.publish(ORDER)
         status = await publisher.status()
         assert before_ms <= published.published_ms == status.since_ms
@@ -365,24 +364,15 @@ async def test_session_ends_when_the_publisher_is_left_by_an_error(make: Make, r
         await router.changed.wait()
 
 
-def bundle(directory: Path, days: float, node: int = 1) -> None:
-    keys = create_keys(directory / "long-term.key")
-    now_ms = time.time_ns() // 1_000_000
-    made = make_bundle(
-        keys,
-        secrets.token_bytes(32),
-        node=node,
-        expires_s=int(now_ms / 1000 + days * 86400),
-        now_ms=now_ms,
-        hops=1,
-        quantity=1,
-    )
-    write_bundle(directory / "service.bundle", made)
+def use_bundle(directory: Path, days: float) -> DestinationKeys:
+    """Of the file ``service.bundle``."""
+    keys = bundle(now_ms(), expires_s=round(now_ms() / 1000 + days * 86400))
+    write_bundle(directory / "service.bundle", keys)
+    return keys
 
 
 async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_path: Path) -> None:
-    bundle(tmp_path, days=90)
-    keys = read_keys(tmp_path / "service.bundle", allow_expired=True)
+    keys = use_bundle(tmp_path, days=90)
     async with publishing(make(keys="service.bundle")) as publisher:
         assert (publisher.key.transient, publisher.key.expires_ms) == (keys.transient, keys.expires_ms)
         assert keys.sam_private_key() in router.sessions.values()
@@ -390,7 +380,7 @@ async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_pa
 
 
 async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, tmp_path: Path) -> None:
-    bundle(tmp_path, days=-1)
+    use_bundle(tmp_path, days=-1)
     async with make(keys="service.bundle") as publisher:
         for call in (publisher.standby(), publisher.publish(ORDER)):
             with pytest.raises(PublisherError, match=r"service.bundle have expired: .* keys offline"):
@@ -400,7 +390,7 @@ async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, t
 async def test_bundle_that_expires_while_it_is_published_ends_the_session(
     make: Make, router: SamRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle(tmp_path, days=90)
+    use_bundle(tmp_path, days=90)
     async with publishing(make(keys="service.bundle")) as publisher:
         monkeypatch.setattr(module, "_now_ms", lambda: publisher.key.expires_ms)
         with pytest.raises(PublisherError, match="have expired"):
@@ -408,12 +398,6 @@ async def test_bundle_that_expires_while_it_is_published_ends_the_session(
         assert not (await publisher.status()).is_publishing
         while router.sessions:
             await router.changed.wait()
-
-
-async def test_bundle_of_another_node_is_refused(make: Make, tmp_path: Path) -> None:
-    bundle(tmp_path, days=90, node=2)
-    with pytest.raises(ConfigError, match="is the bundle of node 2, and this is node 1"):
-        make(keys="service.bundle")
 
 
 @pytest.mark.parametrize(
@@ -433,18 +417,6 @@ async def test_configuration_that_cannot_work_is_refused(make, table, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         make(**table)
     assert len(caught.value.problems) == 1
-
-
-async def test_master_destination_is_no_service(make: Make, tmp_path: Path) -> None:
-    class Master:
-        destination = read_keys(tmp_path / "service.key", allow_expired=True).destination
-
-        def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
-            raise NotImplementedError
-
-    site = PublisherSite(farm="farm", node_id=1, directory=tmp_path, master=Master())
-    with pytest.raises(ConfigError, match="holds the master destination"):
-        SamPublisher(SamConfig(keys="service.key"), tmp_path, site)
 
 
 async def test_keys_are_not_shown(make: Make, tmp_path: Path) -> None:

@@ -13,28 +13,20 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import decode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Opened, Readable, Stream, Writable
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
+from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.initiator import Initiator
 
 NOW_MS = 1_800_000_000_000
 
 
-def keys_of(number: int) -> DestinationKeys:
-    seed = bytes([number]) * 32
-    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    return DestinationKeys(destination=make_destination(public, bytes([number]) * FILLER_BYTES), seed=seed)
-
-
-SERVICE = keys_of(200)
-PEERS = [keys_of(number) for number in range(4)]
+SERVICE = long_term_keys(200)
+PEERS = [long_term_keys(number) for number in range(4)]
 
 
 @dataclass(frozen=True, slots=True)

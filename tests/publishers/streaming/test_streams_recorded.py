@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     SYNCHRONIZE,
     Packet,
     decode_packet,
+    encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
@@ -46,6 +48,10 @@ BOTH_CLOSE = {"get", "out-of-order-nacked"}
 CLIENT_CLOSES = {"client-signs-offline", "data-resent", "upload-closed-by-client"}
 
 
+def read(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
+
+
 class Recorded(Random):
     """Chooses the ids that were recorded."""
 
@@ -62,10 +68,7 @@ class Replay:
     service got. ``sent``: its packets, and ``peers``: to which destinations."""
 
     def __init__(self, name: str, *, spoilt: int | None = None) -> None:
-        lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
-        packets = [
-            (line, decode_packet(decode_payload(bytes.fromhex(line["payload"])).data)) for line in lines
-        ]
+        packets = [(line, packet_in(bytes.fromhex(line["payload"]))) for line in read(name)]
         ours = {packet.sequence: packet for line, packet in packets if line["from"] == "us"}
         id_ = next((packet.from_stream for packet in ours.values()), 1)
         self.streams = Streams(service_keys(), random=Recorded(id_))
@@ -127,8 +130,7 @@ def packet_in(payload: bytes) -> Packet:
 
 def signed(name: str) -> list[int]:
     """The numbers of the packets of i2pd that are signed. A SYN that is sent again is not checked again."""
-    lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
-    packets = [packet_in(bytes.fromhex(line["payload"])) for line in lines if line["from"] == "i2pd"]
+    packets = [packet_in(bytes.fromhex(line["payload"])) for line in read(name) if line["from"] == "i2pd"]
     syns = [number for number, packet in enumerate(packets) if packet.flags & SYNCHRONIZE]
     return [
         number
@@ -149,8 +151,16 @@ def test_recorded_packets_are_taken_and_what_the_client_has_sent_comes_out(name:
 
 @pytest.mark.parametrize("name", ["get", *REQUESTS])
 def test_recordings_describe_their_packets_as_the_tool_does(name: str) -> None:
-    lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
-    assert [described(bytes.fromhex(line["payload"])) for line in lines] == [line["what"] for line in lines]
+    for line in read(name):
+        assert described(bytes.fromhex(line["payload"])) == line["what"]
+
+
+@pytest.mark.parametrize("name", ["get", *REQUESTS])
+def test_recorded_packets_are_written_as_they_were_read(name: str) -> None:
+    for line in read(name):
+        data = decode_payload(bytes.fromhex(line["payload"])).data
+        packet = decode_packet(data)
+        assert packet.flags & SIGNATURE_INCLUDED or encode_packet(packet) == data
 
 
 def test_recorded_request_of_a_proxy_comes_out_of_its_first_packet() -> None:
