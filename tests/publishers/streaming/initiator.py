@@ -11,11 +11,9 @@ from hashlib import sha256
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
-    DELAY_REQUESTED,
     FROM_INCLUDED,
     MAX_PACKET_SIZE,
     NO_ACK,
-    OFFLINE_SIGNATURE,
     RESET,
     SYNCHRONIZE,
     Packet,
@@ -26,6 +24,7 @@ from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payl
 from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
 
 MAX_SENDS = 12
+RESEND_S = 1.0
 SILENCE_S = 1000.0
 
 
@@ -42,7 +41,6 @@ class Initiator:
         to_send: bytes = b"",
         closes: bool = True,
         window: int = 20,
-        resend_s: float = 1.0,
         max_data: int = 1812,
         now_ms: int = 0,
     ) -> None:
@@ -52,12 +50,9 @@ class Initiator:
         self.received = bytearray()
         self.failure = ""
         self.peer_has_closed = False
-        self.was_choked = False
-        self.packets: list[Packet] = []
         self._service = service
         self._now_ms = now_ms
         self._window = window
-        self._resend_s = resend_s
         self._through = -1
         self._ahead: dict[int, Packet] = {}
         self._acks_due = 0
@@ -66,7 +61,7 @@ class Initiator:
         pieces = [to_send[at : at + max_data] for at in range(0, len(to_send), max_data)]
         self._numbered = [
             self._syn(max_data),
-            *(self._data(number, data) for number, data in enumerate(pieces, 1)),
+            *(Packet(0, stream, number, 0, data=data) for number, data in enumerate(pieces, 1)),
         ]
         if closes:
             self._numbered.append(Packet(0, stream, len(self._numbered), 0, flags=CLOSE))
@@ -74,37 +69,24 @@ class Initiator:
 
     def _syn(self, max_data: int) -> Packet:
         digest = sha256(self._service).digest()
-        flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
-        offline = b""
-        if self.keys.offline is not None:
-            flags |= OFFLINE_SIGNATURE
-            offline = self.keys.offline.encode()
         return Packet(
             *(0, self.stream, 0, 0),
             nacks=[int.from_bytes(digest[at : at + 4], "big") for at in range(0, 32, 4)],
-            flags=flags,
+            flags=SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK,
             destination=self.keys.destination,
             max_data=max_data,
-            signed_options=offline,
         )
-
-    def _data(self, sequence: int, data: bytes) -> Packet:
-        return Packet(0, self.stream, sequence, 0, data=data)
 
     @property
     def is_done(self) -> bool:
         return self.peer_has_closed and not self._waiting and not self._sent
-
-    def send(self, data: bytes) -> None:
-        self._waiting.append(len(self._numbered))
-        self._numbered.append(self._data(len(self._numbered), data))
 
     @property
     def wake_s(self) -> float | None:
         """When something is to be sent again."""
         if self.failure or self.is_done:
             return None
-        resends_s = [sent_s + self._resend_s for sent_s, _ in self._sent.values()]
+        resends_s = [sent_s + RESEND_S for sent_s, _ in self._sent.values()]
         return min(resends_s, default=self._heard_s + SILENCE_S)
 
     def take_payloads(self, now_s: float) -> list[bytes]:
@@ -114,7 +96,7 @@ class Initiator:
         if not self._sent and not self._waiting and not self.is_done and now_s >= self._heard_s + SILENCE_S:
             self.failure = "silence"
         for sequence, (sent_s, times) in list(self._sent.items()):
-            if now_s >= sent_s + self._resend_s:
+            if now_s >= sent_s + RESEND_S:
                 if times == MAX_SENDS:
                     self.failure = f"packet {sequence} was not acknowledged"
                     return payloads
@@ -151,7 +133,6 @@ class Initiator:
         assert decoded.protocol == 6
         assert (decoded.from_port, decoded.to_port) == (80, 0)
         packet = decode_packet(decoded.data)
-        self.packets.append(packet)
         assert packet.to_stream == self.stream
         if packet.flags & (SYNCHRONIZE | CLOSE | RESET):
             long_term = verifier_of(self._service)
@@ -160,7 +141,6 @@ class Initiator:
         if packet.flags & RESET:
             self.failure = "reset"
             return
-        self.was_choked = bool(packet.flags & DELAY_REQUESTED and packet.delay_ms)
         if not packet.flags & NO_ACK:
             for sequence in [n for n in self._sent if n <= packet.ack_through and n not in packet.nacks]:
                 del self._sent[sequence]

@@ -22,6 +22,7 @@ from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.initiator import Initiator
 
+STEP_S = 0.005
 NOW_MS = 1_800_000_000_000
 
 
@@ -84,7 +85,6 @@ class Network:
         self.by_stream: dict[Stream, Served] = {}
         self.ends: dict[Stream, str] = {}
         self.most_buffered = 0
-        self.packets = 0
         self._serve = serve
         self._under_way: list[tuple[float, int, Callable[[bytes], None], bytes]] = []
         self._numbers = count()
@@ -95,7 +95,7 @@ class Network:
         self.initiators.append(initiator)
         return initiator
 
-    def run(self, seconds: float, until: Callable[[], bool] | None = None, step_s: float = 0.005) -> None:
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> None:
         """Let time pass until ``until``, in steps, or to the next time when something is to be done."""
         end_s = self.now_s + seconds
         while self.now_s < end_s and not (until is not None and until()):
@@ -104,7 +104,7 @@ class Network:
             next_s += [wake_s for each in self.initiators if (wake_s := each.wake_s) is not None]
             if self.streams.wake_s is not None:
                 next_s.append(self.streams.wake_s)
-            self.now_s = min(max(self.now_s + step_s, min(next_s, default=end_s)), end_s)
+            self.now_s = min(max(self.now_s + STEP_S, min(next_s, default=end_s)), end_s)
 
     def step(self) -> None:
         while self._under_way and self._under_way[0][0] <= self.now_s:
@@ -148,17 +148,8 @@ class Network:
         initiator.receive(payload, self.now_s)
 
     def _carry(self, deliver: Callable[[bytes], None], payload: bytes) -> None:
-        self.packets += 1
         times = 1 + (self.random.random() < self.faults.double)
         for _ in range(times):
             if self.random.random() >= self.faults.loss:
                 at_s = self.now_s + self.faults.delay_s + self.random.random() * self.faults.jitter_s
                 heapq.heappush(self._under_way, (at_s, next(self._numbers), deliver, payload))
-
-    def stream_of(self, initiator: Initiator) -> Served:
-        (found,) = (
-            served
-            for stream, served in self.by_stream.items()
-            if (stream.peer, stream.peer_id) == (initiator.keys.destination, initiator.stream)
-        )
-        return found

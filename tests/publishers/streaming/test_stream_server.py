@@ -183,13 +183,20 @@ class FakeService(trio.abc.HalfCloseableStream):
         pass
 
 
-async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeService()
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeService]:
+    """The connections that there are to be, in turn."""
+    services: list[FakeService] = []
 
     async def connect(host: str, port: int) -> FakeService:
-        return fake
+        return services.pop(0)
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    return services
+
+
+async def test_stream_is_open_until_the_service_has_all(fakes: list[FakeService]) -> None:
+    fakes.append(fake := FakeService())
     async with stream_network(1) as network:
         client = network.open(b"all of it", CLOSE)
         await client.until(lambda: client.is_closed)
@@ -200,15 +207,9 @@ async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.Monk
         assert fake.sent == b"all of it"
 
 
-async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(monkeypatch):
+async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(fakes):
     """Streams that end at once must not take all sockets of the node."""
-    fakes = [FakeService(), FakeService()]
-
-    async def connect(host: str, port: int) -> FakeService:
-        return fakes.pop(0)
-
-    monkeypatch.setattr(trio, "open_tcp_stream", connect)
-    stalled = fakes[0]
+    fakes += [stalled := FakeService(), FakeService()]
     async with stream_network(1, limits=Limits(streams=1)) as network:
         first, second, third = (network.client() for _ in range(3))
         first.open(b"all of it", CLOSE)
@@ -224,11 +225,8 @@ async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(
         assert fakes == []
 
 
-async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(monkeypatch):
-    async def connect(host: str, port: int) -> FakeService:
-        return FakeService(is_broken=True)
-
-    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(fakes):
+    fakes.append(FakeService(is_broken=True))
     async with stream_network(1) as network:
         client = network.open(b"data")
         await client.until(lambda: client.is_reset)
@@ -248,30 +246,23 @@ async def test_service_that_is_down_costs_a_reset_and_one_line() -> None:
             )
 
 
-async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(monkeypatch):
+async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(fakes):
     """A SYN alone costs no connection, and one that has the request waits for nothing."""
-    connected = 0
-
-    async def connect(host: str, port: int) -> FakeService:
-        nonlocal connected
-        connected += 1
-        return FakeService()
-
-    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    fakes += [FakeService(), FakeService()]
     async with stream_network(1) as network:
         silent, later, at_once = (network.client() for _ in range(3))
         for client in (silent, later):
             client.is_deaf = True
             client.open()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert (connected, network.server.open_streams) == (0, 2)
+        assert (len(fakes), network.server.open_streams) == (2, 2)
         later.acknowledge()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert connected == 1
+        assert len(fakes) == 1
         at_once.is_deaf = True
         at_once.open(b"GET")
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert connected == 2
+        assert fakes == []
         network.server.reset_all()
         await settled(network)
         assert silent.is_reset
@@ -474,10 +465,7 @@ async def test_request_gets_the_headers_of_its_client() -> None:
 
 
 async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
-    async def close_at_once(stream: trio.SocketStream) -> None:
-        await stream.aclose()
-
-    async with service(close_at_once, client_headers=True) as network:
+    async with service(trio.SocketStream.aclose, client_headers=True) as network:
         client = network.open()
         await client.until(lambda: client.is_closed)
         for _ in range(100):
@@ -489,10 +477,7 @@ async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
 
 
 async def test_stream_that_is_refused_after_the_service_has_closed_is_reset() -> None:
-    async def close_at_once(stream: trio.SocketStream) -> None:
-        await stream.aclose()
-
-    async with service(close_at_once, client_headers=True) as network:
+    async with service(trio.SocketStream.aclose, client_headers=True) as network:
         client = network.open()
         await client.until(lambda: client.is_closed)
         client.send_next(b"SSH-2.0\r\n\r\n")
