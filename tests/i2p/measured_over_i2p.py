@@ -7,7 +7,6 @@ One of them it measures again and again: an i2pd whose client closes a stream an
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.net.sam import SamSession, sam_endpoint
 from garlicfarm.router import RemoteStatus
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
+from tests.i2p.script import tell
 
 HANG_GUARD_S = 240.0
 AT_ONCE, EACH = 4, 3
@@ -48,10 +48,10 @@ def plugin(router: I2pdRouter) -> I2PControlRouter:
     return I2PControlRouter(msgspec.convert(keys, I2PControlConfig), Path())
 
 
-def tell(what: str, found: RemoteStatus) -> None:
-    assert found.connect_test is not None
-    facts = {"fetched_ms": found.fetch_time_ms, "ms": found.connect_test.ms, "ok": found.connect_test.ok}
-    print(json.dumps({"what": what} | facts), flush=True)
+def tell_measured(what: str, found: RemoteStatus) -> None:
+    test = found.connect_test
+    assert test is not None
+    tell(what, fetched_ms=found.fetch_time_ms, ms=test.ms, ok=test.ok)
 
 
 async def measure(
@@ -63,7 +63,7 @@ async def measure(
             try:
                 found = await router.get_remote_measured_status(hash_)
             except RouterError as error:  # it has no tunnels yet
-                print(json.dumps({"what": "not-measured", "problem": str(error)}), flush=True)
+                tell("not-measured", problem=str(error))
                 await trio.sleep(1)
                 continue
             assert found is not None
@@ -92,18 +92,18 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
     leaf = sha256(served.leaf).digest()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(trio.serve_tcp, answer, SERVICE_PORT, host=served.address))
-        tell("reached", await measure(asker, leaf, is_reached))
-        tell("reached again", await measure(asker, leaf, is_reached))
+        tell_measured("reached", await measure(asker, leaf, is_reached))
+        tell_measured("reached again", await measure(asker, leaf, is_reached))
         async with trio.open_nursery() as measuring:
             for _ in range(AT_ONCE):
                 measuring.start_soon(measure_on, network, leaf)
         await trio.sleep(USED_AGAIN_S)
-        print(json.dumps({"what": "many", "is_running": network.is_running(network[0].id)}), flush=True)
+        tell("many", is_running=network.is_running(network[0].id))
         nursery.cancel_scope.cancel()
-    tell("service down", await measure(asker, leaf, lambda found: not is_reached(found)))
+    tell_measured("service down", await measure(asker, leaf, lambda found: not is_reached(found)))
     network.kill(served.id)
-    tell("router dead", await measure(asker, leaf, lambda found: True))
-    tell("never published", await measure(asker, secrets.token_bytes(32), lambda found: True))
+    tell_measured("router dead", await measure(asker, leaf, lambda found: True))
+    tell_measured("never published", await measure(asker, secrets.token_bytes(32), lambda found: True))
     await count_streams(directory, asker, network)
 
 
@@ -125,7 +125,7 @@ async def count_streams(directory: Path, asker: I2PControlRouter, network: I2pdN
                 counts.append((await asker.get_local_leaf_status(keys.destination)).current_connections)
                 await streams.enter_async_context(session.connect(b32_address(network[2].leaf)))
             nursery.cancel_scope.cancel()
-    print(json.dumps({"what": "streams", "counts": counts}), flush=True)
+    tell("streams", counts=counts)
 
 
 async def main(directory: Path) -> None:

@@ -26,6 +26,7 @@ from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.service import router_table
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from tests.i2p.meta_over_i2cp import Floodfills
+from tests.i2p.script import tell
 
 NODES = (1, 2, 3)
 FLOODFILLS = 2
@@ -40,10 +41,6 @@ PLANS = [
 STATUSES = 4
 """of the member whose router has died, during which it must not be named again"""
 LAST = ("lastPublishedTime", "lastPublishedLS")
-
-
-def tell(what: str, **more: Any) -> None:
-    print(json.dumps({"what": what, **more}), flush=True)
 
 
 async def command(*arguments: str) -> dict[str, Any]:

@@ -5,12 +5,9 @@ Prints what came about, a line of JSON each; `test_meta_over_i2cp.py` judges the
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -22,7 +19,8 @@ from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
-from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
+from tests.i2p.script import tell
+from tests.publishers.i2cp_keys import bundle, long_term_keys, now_ms, publication
 
 DEADLINE_S = 400.0
 STORED_S = 120.0
@@ -33,14 +31,6 @@ PLANS = (
     RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
 )
 HOPS = 0
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def tell(what: str, since_s: float, **more: Any) -> None:
-    print(json.dumps({"what": what, "s": round(trio.current_time() - since_s, 1), **more}), flush=True)
 
 
 class Floodfills:
@@ -94,38 +84,35 @@ async def main(directory: Path) -> None:
         with trio.fail_after(DEADLINE_S):
             async with publisher_at(address, keys) as publisher:
                 await publisher.standby()
-                start_s = trio.current_time()
                 for number in (1, 2):
                     order = publication(keys, 7, now_ms())
                     await publish(publisher, order)
-                    tell("taken", start_s, number=number)
-                    tell("stored", start_s, counts=await floodfills.all_stored(number))
+                    tell("taken", number=number)
+                    tell("stored", counts=await floodfills.all_stored(number))
 
                 async with publisher_at(address, keys) as another:
-                    tell("another", start_s, error=await error_of(another, order))
+                    tell("another", error=await error_of(another, order))
 
-                start_s = trio.current_time()
                 network.kill(ROUTER)
                 while (status := await publisher.status()).is_publishing:  # noqa: ASYNC110
                     await trio.sleep(0.05)
-                tell("killed", start_s, problems=status.problems)
+                tell("killed", problems=status.problems)
                 await network.start(ROUTER)
                 while not (await publisher.status()).is_publishing:  # noqa: ASYNC110
                     await trio.sleep(0.05)
-                tell("taken again", start_s)
+                tell("taken again")
                 await publish(publisher, publication(keys, 7, now_ms()))
-                tell("taken", start_s, number=3)
-                tell("stored", start_s, counts=await floodfills.all_stored(3))
+                tell("taken", number=3)
+                tell("stored", counts=await floodfills.all_stored(3))
 
             keys = bundle(now_ms(), hops=HOPS)
             async with publisher_at(address, keys) as publisher:
                 await publisher.standby()
-                start_s = trio.current_time()
                 await publish(publisher, publication(keys, 8, now_ms()))
-                tell("taken", start_s, number=4)
-                tell("stored", start_s, counts=await floodfills.all_stored(4))
+                tell("taken", number=4)
+                tell("stored", counts=await floodfills.all_stored(4))
                 await publisher.retire(None)
-                tell("retired", start_s, is_publishing=(await publisher.status()).is_publishing)
+                tell("retired", is_publishing=(await publisher.status()).is_publishing)
 
 
 if __name__ == "__main__":

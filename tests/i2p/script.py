@@ -1,4 +1,4 @@
-"""Runs a script that prints a JSON document per line, in a network namespace of its own."""
+"""A script that prints a JSON document per line, run in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def run_script(script: str, *arguments: str | Path, timeout_s: float) -> list[di
     """What ``tests.i2p.SCRIPT`` reports, in order; raises `ScriptError` where it fails."""
     command = [*NAMESPACE, sys.executable, "-m", f"tests.i2p.{script}", *map(str, arguments)]
     return [json.loads(line) for line in output_of(command, timeout_s).splitlines()]
+
+
+def tell(what: str, **facts: object) -> None:
+    """Print, in a script, what has come about."""
+    print(json.dumps({"what": what} | facts), flush=True)
 
 
 def output_of(command: list[str], timeout_s: float) -> str:

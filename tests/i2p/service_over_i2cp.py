@@ -4,11 +4,9 @@ python -m tests.i2p.service_over_i2cp DIRECTORY"""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -16,13 +14,15 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
 from tests.i2p.meta_over_i2cp import Floodfills
+from tests.i2p.script import tell
+from tests.publishers.i2cp_keys import now_ms
 
 DEADLINE_S = 900.0
 STANDBY_S = 15.0
@@ -35,14 +35,6 @@ PLANS = (
     RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
     *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
 )
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def tell(what: str, **facts: Any) -> None:
-    print(json.dumps({"what": what} | facts), flush=True)
 
 
 def publisher_at(directory: Path, keys: DestinationKeys, router: I2pdRouter, site_port: int) -> Publisher:
@@ -91,7 +83,7 @@ def lost(fetches: list[Fetch], since_s: float, until_s: float) -> int:
     return sum(each.text is None for each in fetches if since_s <= each.began_s < until_s)
 
 
-async def run(directory: Path, network: Any, nursery: trio.Nursery) -> None:
+async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> None:
     keys = create_keys(directory / "site.key")
     floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
     made = {}

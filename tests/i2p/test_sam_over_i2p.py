@@ -10,7 +10,7 @@ from tests.i2p.script import over_i2p, run_script
 
 TIMEOUT_S = 3600
 
-pytestmark = over_i2p(TIMEOUT_S + 60, pytest.mark.curl)
+pytestmark = over_i2p(TIMEOUT_S + 60)
 
 
 @pytest.fixture(scope="module")

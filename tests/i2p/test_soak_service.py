@@ -12,7 +12,7 @@ import trio.testing
 from garlicfarm.lab.site import Client, Fetch
 from tests.crash.crash_checks import Violation
 from tests.i2p import soak_service
-from tests.i2p.soak_service import DOWN_S, LIVES_S, Killer, availability, kinds, longest_gap
+from tests.i2p.soak_service import DOWN_S, LIVES_S, Killer, availability, kinds
 
 
 class Router:
@@ -75,15 +75,6 @@ def test_availability_counts_the_requests_that_began_between() -> None:
     for began_s, text in ((9.0, None), (11.0, "node 1"), (12.0, None), (17.0, "node 2"), (20.0, None)):
         client.fetches.append(Fetch(began_s, began_s + 0.5, text))
     assert availability(client, 10.0, 20.0) == {"requests": 3, "answered_percent": 66.67, "longest_s": 6.0}
-
-
-@pytest.mark.parametrize(
-    ("moments", "gap_s"),
-    [([11.0, 12.0, 19.0], 7.0), ([14.0, 12.0], 6.0), ([13.0, 18.5], 5.5), ([1.0, 25.0], 10.0), ([], 10.0)],
-    ids=["between", "at-the-end", "unsorted-no-more", "outside", "none"],
-)
-def test_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], gap_s: float) -> None:
-    assert longest_gap(moments, 10.0, 20.0) == gap_s
 
 
 def test_kinds_leave_out_names_and_numbers() -> None:
