@@ -25,6 +25,17 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that no configuration of this machine is found from."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+    return directory
+
+
+@pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     with serving(tmp_path, monkeypatch, "farm") as served:
         yield served

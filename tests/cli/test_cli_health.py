@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from garlicfarm.cli import run
-from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.provision import MemberPlan, create_node
 from tests.cli.served import Cli, Served, serving
 
@@ -126,37 +123,3 @@ def test_health_of_a_node_that_does_not_run_is_unreachable(tmp_path, cli, argume
     member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
     create_node(tmp_path, 1, member)
     assert cli(*arguments, "--config", str(tmp_path / "garlicfarm.toml"), exits=3).out == ""
-
-
-async def _health(node: NodeProcess, *arguments: str) -> int:
-    config = str(node.directory / "garlicfarm.toml")
-    command = [sys.executable, "-m", "garlicfarm", "health", *arguments, "--config", config]
-    return (await trio.run_process(command, check=False, capture_stdout=True, capture_stderr=True)).returncode
-
-
-async def _becomes(code: int, node: NodeProcess, *arguments: str) -> None:
-    with trio.fail_after(40):
-        while await _health(node, *arguments) != code:  # noqa: ASYNC110 - another process changes it
-            await trio.sleep(0.2)
-
-
-async def _leader(farm: ProcessFarm) -> int:
-    async with next(iter(farm.nodes.values())).client() as client:
-        return int((await client.status(farm.name))["leader"])
-
-
-@pytest.mark.slow
-async def test_health_of_real_nodes_follows_their_deaths(tmp_path: Path) -> None:
-    async with process_farm(tmp_path / "farm", 3) as farm:
-        for node in farm.nodes.values():
-            await _becomes(0, node, "--local")
-            await _becomes(0, node)
-        leader = await _leader(farm)
-        first, second = (node_id for node_id in farm.nodes if node_id != leader)
-        await farm.kill(first)
-        await _becomes(6, farm.nodes[leader])
-        assert await _health(farm.nodes[first], "--local") == 3
-        # One that lost the majority's leader looks for a new one, and finds none.
-        await farm.kill(leader)
-        await _becomes(5, farm.nodes[second], "--local")
-        await _becomes(5, farm.nodes[second])

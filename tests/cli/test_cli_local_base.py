@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -19,32 +18,6 @@ from garlicfarm.refusals import Refusal
 from tests.cli.served import Cli
 
 HEAVY = ("trio", "httpx", "rich", "starlette", "h11", "pyspark", "msgspec", "cryptography", "sqlite3")
-
-
-def test_version_imports_nothing_heavy() -> None:
-    program = (
-        "import sys\nfrom garlicfarm.cli import run\nassert run(['--version']) == 0\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    version, loaded = result.stdout.splitlines()
-    assert version.startswith("garlicfarm, version ")
-    assert loaded == "[]"
-
-
-def test_version_takes_little_cpu() -> None:
-    def children_cpu_s() -> float:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
-
-    spent = []
-    for _ in range(3):
-        before = children_cpu_s()
-        subprocess.run(
-            [sys.executable, "-m", "garlicfarm", "--version"], check=True, stdout=subprocess.DEVNULL
-        )
-        spent.append(children_cpu_s() - before)
-    assert min(spent) < 0.2
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -93,14 +66,11 @@ def test_help_of_a_group_cuts_no_sentence(group: list[str], cli: Cli) -> None:
         (["config", "check", "--config", "absent.toml"], "there is no configuration file"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_why(arguments, expected, cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+def test_wrong_usage_exits_2_and_says_why(arguments, expected, cli, here):
     output = cli(*arguments, exits=2)
     assert output.out == ""
     assert expected in output.err
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize(

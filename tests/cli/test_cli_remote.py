@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import socket
 import subprocess
@@ -20,10 +18,10 @@ from garlicfarm.cli import run
 from garlicfarm.client import from_config
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import AuthError, ConfigError, NoQuorum, NotLeader, OutcomeUnknown
-from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS
 from tests.cli.served import Served, serving
+from tests.running import Terminal
 
 
 def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, cli):
@@ -61,15 +59,14 @@ def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(spawn, monkeypatch, 
     monkeypatch.setenv("COLUMNS", "200")
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
-    ours, theirs = pty.openpty()
-    process = spawn("status", "--watch", stdout=theirs)
-    os.close(theirs)
-    drawn = b""
-    while drawn.count(b"unreachable") < 2:
-        drawn += os.read(ours, 4096)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(240) == 130
-    os.close(ours)
+    with Terminal() as terminal:
+        process = spawn("status", "--watch", stdout=terminal.theirs)
+        terminal.close_theirs()
+        drawn = b""
+        while drawn.count(b"unreachable") < 2:
+            drawn += terminal.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(240) == 130
     assert (b"\x1b[1;32m" in drawn) == colour
 
 
@@ -279,30 +276,6 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tm
     assert run(["status", *reader, "--pin", served.node.pin]) == 2
     assert run(["status", "--node", served.url]) == 2
     assert run(["status", "--user", "rita"]) == 2
-
-
-@pytest.mark.parametrize("code", [2, 3, 5, 124])
-def test_command_that_gets_no_answer_says_why_by_its_exit_code(served, tmp_path, cli, code):
-    arguments = ["log", "post", str(tmp_path / "garlicfarm.toml")]
-    if code == 2:
-        served.config.unlink()
-        arguments = ["status"]
-    elif code == 3:
-        (served.node.data_dir / "admin.url").write_text("https://127.0.0.1:9")
-    elif code == 5:
-        served.node.farm.post_error = NoQuorum("no majority")
-    else:
-        served.node.farm.post_blocks = True
-        arguments += ["--timeout", "0.5"]
-    captured = cli(*arguments, exits=code)
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-
-
-def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(tmp_path, cli):
-    member = MemberPlan(endpoint="ssl://127.0.0.1:1", admin_url="https://127.0.0.1:0")
-    directory = create_farm(tmp_path / "out", {1: member}, FarmPlan(name="farm")).directories[1]
-    assert "no node runs in" in cli("status", "--config", str(directory / "garlicfarm.toml"), exits=3).err
 
 
 def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, cli):

@@ -37,14 +37,12 @@ LEAVES = '[[farm.leaf]]\ndestination = "{}"\n'
 
 
 @pytest.fixture
-def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def configure(here: Path) -> Any:
     """Write a configuration in the working directory, from the tables of its farms."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
 
     def configure(*farms: str) -> None:
         text = 'version = 1\n[node]\nid = 1\n[[listener]]\nurl = "ssl://127.0.0.1:27150"\n'
-        (tmp_path / "garlicfarm.toml").write_text(text + "".join(farms))
+        (here / "garlicfarm.toml").write_text(text + "".join(farms))
 
     return configure
 

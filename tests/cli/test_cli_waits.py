@@ -30,14 +30,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(here: Path) -> Iterator[str]:
     """That of the node of this machine, which accepts connections and says nothing."""
-    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    create_node(tmp_path, 1, MemberPlan(endpoint="ssl://127.0.0.1:1"))
+    create_node(here, 1, MemberPlan(endpoint="ssl://127.0.0.1:1"))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        (tmp_path / "data" / "admin.url").write_text(f"{url}\n")
+        (here / "data" / "admin.url").write_text(f"{url}\n")
         yield url
 
 

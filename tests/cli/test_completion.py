@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli_local_base import HEAVY
 from tests.project.pages import blocks
 
 PAGE = "docs/howto/administer.md"
@@ -55,23 +54,3 @@ def test_set_up_of_other_shells_is_printed(shell: str, first: str) -> None:
         timeout=240,
     )
     assert done.stdout.startswith(first)
-
-
-def test_completion_of_every_command_imports_nothing_heavy() -> None:
-    program = (
-        "import sys\nfrom garlicfarm.cli import run\n"
-        "try: run([])\nexcept SystemExit: pass\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    complete = {"COMP_WORDS": "garlicfarm ", "COMP_CWORD": "1", "_GARLICFARM_COMPLETE": "bash_complete"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**ENVIRON, **complete},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
-    *commands, loaded = done.stdout.splitlines()
-    assert {"plain,node", "plain,status", "plain,wait"} <= set(commands)
-    assert loaded == "[]"

@@ -107,15 +107,16 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
 
         await farm.kill(second.id)
         with trio.fail_after(DEADLINE_S):
-            while await _health(at) != Exit.NO_QUORUM:  # noqa: ASYNC110 - another process finds out
-                await trio.sleep(0.2)
+            for local in [], ["--local"]:
+                while await _health(at, *local) != Exit.NO_QUORUM:  # noqa: ASYNC110 - another process finds out
+                    await trio.sleep(0.2)
         await shell(Exit.NO_QUORUM, at, "health")
         assert await farm.stop(leader) == Exit.OK, "SIGTERM is how a node is ended"
     assert shell.seen == set(Exit)
 
 
-async def _health(node: NodeProcess) -> int:
+async def _health(node: NodeProcess, *options: str) -> int:
     done = await trio.run_process(
-        _command(node, ["health"]), capture_stdout=True, capture_stderr=True, check=False
+        _command(node, ["health", *options]), capture_stdout=True, capture_stderr=True, check=False
     )
     return done.returncode

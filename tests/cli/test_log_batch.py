@@ -17,6 +17,7 @@ from garlicfarm.cli.log_batch import MAX_ENTRY_BYTES, LineSplitter
 from garlicfarm.errors import NoQuorum, NotLeader
 from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
 from garlicfarm.setup.provision import FarmPlan
+from tests.process_farms import leader_of
 
 PLAN = FarmPlan(raft=FAST, application="log")
 
@@ -67,14 +68,6 @@ async def log_of(farm: ProcessFarm, member: int) -> dict[int, bytes]:
                 return {entry.index: entry.value async for entry in client.log(farm.name, linearizable=True)}
             except (NoQuorum, NotLeader):
                 await trio.sleep(0.05)
-
-
-async def leader_of(farm: ProcessFarm) -> int:
-    async with farm.nodes[1].client() as client:
-        while not (leader := (await client.status(farm.name))["leader"]):  # noqa: ASYNC110 - a process
-            await trio.sleep(0.05)
-    assert isinstance(leader, int)
-    return leader
 
 
 def check(rows: list[dict[str, Any]], lines: list[bytes], log: dict[int, bytes]) -> None:

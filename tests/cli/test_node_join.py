@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken, decode_token, encode_token
 from garlicfarm.credentials.member_credentials import read_secret_file
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import GarlicFarmError, ProposalDropped, UnreachableError
+from garlicfarm.errors import GarlicFarmError, ProposalDropped
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
 from garlicfarm.setup.provision import FarmPlan
+from tests.process_farms import leader_of, status_when
 
 COMMAND = (sys.executable, "-m", "garlicfarm")
 TIMEOUT_S = 240
@@ -58,27 +59,13 @@ def config(node: NodeProcess) -> Path:
 async def running(directory: Path, count: int = 3, **plan: object) -> AsyncIterator[ProcessFarm]:
     farm_plan = FarmPlan(**{"application": "log", "raft": FAST, **plan})  # type: ignore[arg-type]
     async with process_farm(directory / "farm", count, farm_plan) as farm:
-        await leader(farm)
+        await leader_of(farm)
         yield farm
-
-
-async def leader(farm: ProcessFarm) -> int:
-    """The one that leads, as itself says."""
-    with trio.fail_after(TIMEOUT_S):
-        while True:
-            for node_id, node in farm.nodes.items():
-                if node.process is None:
-                    continue
-                with suppress(UnreachableError):  # on a busy machine a connection may take longer than it has
-                    async with node.client() as client:
-                        if (await client.status(farm.name))["role"] == "leader":
-                            return node_id
-            await trio.sleep(0.05)
 
 
 async def fill(farm: ProcessFarm, entries: int, size: int) -> int:
     """Post so many entries; the index of the last one."""
-    async with farm.nodes[await leader(farm)].client() as client:
+    async with farm.nodes[await leader_of(farm)].client() as client:
         for _ in range(0, entries, 100):
             async with trio.open_nursery() as nursery:
                 for _ in range(min(100, entries)):
@@ -157,7 +144,7 @@ async def seen(farm: ProcessFarm, by: int, member: int, *, reachable: bool) -> N
 
 
 async def members(farm: ProcessFarm) -> list[int]:
-    async with farm.nodes[await leader(farm)].client() as client:
+    async with farm.nodes[await leader_of(farm)].client() as client:
         return sorted(row["id"] for row in (await client.members(farm.name))["members"])
 
 
@@ -165,14 +152,10 @@ async def take_in(farm: ProcessFarm, joiner: Joiner) -> NodeProcess:
     """Start what has joined, and wait until it has applied all."""
     node = farm.nodes[joiner.token.id] = NodeProcess(joiner.token.id, joiner.directory)
     await farm.start(node.id)
-    async with farm.nodes[await leader(farm)].client() as client:
+    async with farm.nodes[await leader_of(farm)].client() as client:
         index, _ = await client.post(farm.name, b"with the new one")
-    with trio.fail_after(TIMEOUT_S):
-        while True:
-            async with node.client() as client:
-                if (await client.status(farm.name))["applied"] >= index:
-                    return node
-            await trio.sleep(0.05)
+    await status_when(farm, node.id, lambda status: status["applied"] >= index)
+    return node
 
 
 async def state(farm: ProcessFarm, node_id: int) -> tuple[int, bytes]:
@@ -229,8 +212,8 @@ async def test_node_joins_serves_and_leaves(tmp_path: Path) -> None:
         assert (done.code, "is a member" in done.err) == (0, True), "to join twice changes nothing"
 
         node = await take_in(farm, joiner)
-        await check_same_state(farm, 4, await leader(farm))
-        at = config(farm.nodes[await leader(farm)])
+        await check_same_state(farm, 4, await leader_of(farm))
+        at = config(farm.nodes[await leader_of(farm)])
         await farm.stop(4)
         file, port = config(node), free_ports(1)[0]
         file.write_text(file.read_text().replace(f":{joiner.port}", f":{port}"))
@@ -264,12 +247,7 @@ async def test_node_joins_a_farm_of_one_whose_log_was_shortened_and_both_agree(t
     kept = {"snapshot_every_entries": 50, "keep_entries": 20}
     async with running(tmp_path, 1, retention=kept) as farm:
         await fill(farm, 300, 100)
-        with trio.fail_after(TIMEOUT_S):
-            first = 0
-            while first <= 100:
-                async with farm.nodes[1].client() as client:
-                    first = (await client.status(farm.name))["first_index"]
-                await trio.sleep(0.05)
+        await status_when(farm, 1, lambda status: status["first_index"] > 100)
         joiner = await invite(farm, tmp_path)
         done = await joiner.join()
         assert done.code == 0, done.err
@@ -307,14 +285,14 @@ async def test_join_goes_on_under_the_next_leader(tmp_path: Path) -> None:
     async with running(tmp_path) as farm:
         await fill(farm, 100, 300_000)
         joiner = await invite(farm, tmp_path)
-        first = await leader(farm)
+        first = await leader_of(farm)
         process = farm.nodes[first].process
         assert process is not None
         code = await joiner.join_until("invited", lambda _: process.send_signal(signal.SIGKILL))
         farm.nodes[first].process = None
         assert code == 0
         await take_in(farm, joiner)  # two of four are no quorum
-        assert await leader(farm) != first
+        assert await leader_of(farm) != first
         assert await members(farm) == [1, 2, 3, 4]
 
 
@@ -353,7 +331,7 @@ async def test_join_that_is_refused_says_why_and_leaves_nothing(tmp_path: Path) 
         assert (done.code, "cannot connect to" in done.err) == (Exit.UNREACHABLE, True), done.err
         assert not (joiner.directory / "data").exists()
 
-        followers = sorted(set(farm.nodes) - {await leader(farm)})
+        followers = sorted(set(farm.nodes) - {await leader_of(farm)})
         for node_id in followers:
             await farm.kill(node_id)
         done = await joiner.join("--timeout", 2)
@@ -442,7 +420,7 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
             urls = [f"--node={node.url}?pin={pins[i]}" for i, node in farm.nodes.items()]
             return [*urls, "--user", "alice", "--password-file", password]
 
-        first = await leader(farm)
+        first = await leader_of(farm)
         second, third = sorted({1, 2, 3} - {first})
         await farm.kill(third)
         await seen(farm, first, third, reachable=False)
@@ -464,10 +442,10 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
             assert await process.wait() == Exit.REMOVED
         farm.nodes[first].process = None
         assert await members(farm) == [second, third]
-        leads = await leader(farm)
+        leads = await leader_of(farm)
         (other,) = {second, third} - {leads}
         done = await cli("leader", "stepdown", "--to", other, *who(), "-o", "json")
         assert (done.code, msgspec.json.decode(done.out)["leader"]) == (0, other), done.err
-        assert await leader(farm) == other
+        assert await leader_of(farm) == other
         done = await cli("leader", "stepdown", "--to", first, *who())
         assert (done.code, "no such member" in done.err) == (Exit.ERROR, True), done.err

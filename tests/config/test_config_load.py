@@ -274,20 +274,6 @@ def test_publisher_named_options_is_a_key_of_the_plugin(tmp_path: Path) -> None:
     assert config.farm[0].publisher[0].options["options"] == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("retire_timeout_s = 12", "12 is not allowed; it must be seconds, from 0.1 to 11.25"),
-        ('check = "ftp://a:1"', '"ftp://a:1" is not allowed; it must be tcp://HOST:PORT or'),
-        ('check = "tcp://a"', '"tcp://a" is not allowed; it must be tcp://HOST:PORT or'),
-        ("check_threshold = 0", "0 is not allowed; it must be a whole number from 1"),
-    ],
-)
-def test_publisher_with_a_wrong_value_is_refused(tmp_path: Path, line: str, words: str) -> None:
-    (problem,) = problems(tmp_path, SMALLEST + PUBLISHER + line)
-    assert f"farm[0].publisher[0].{line.partition(' ')[0]}: {words}" in problem
-
-
 def test_environment_overrides_file(tmp_path: Path) -> None:
     config = load_text(
         tmp_path,

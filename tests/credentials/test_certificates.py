@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -92,16 +91,6 @@ def test_certificate_is_its_own_anchor_under_strict_rules(tmp_path: Path) -> Non
     )
 
 
-def test_key_file_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        make_certificate(tmp_path / "tls" / "c", tmp_path / "tls" / "k", "a.example")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "tls" / "k").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
-
-
 @pytest.mark.parametrize("there", ["c", "k"])
 def test_certificate_never_overwrites(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("precious")
@@ -114,16 +103,3 @@ def test_certificate_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write"):
         make_certificate(tmp_path / "file" / "c", tmp_path / "file" / "k", "a.example")
-
-
-def test_certificate_is_synced_before_its_pin_is_known(tmp_path, monkeypatch):
-    synced = []
-    real = os.fsync
-
-    def sync(fd: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", sync)
-    make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
-    assert synced == [str(tmp_path / "k"), str(tmp_path), str(tmp_path / "c"), str(tmp_path)]

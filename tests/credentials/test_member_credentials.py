@@ -32,16 +32,6 @@ def test_member_password_is_what_hkdf_of_a_library_derives() -> None:
     assert len(expected) == 43
 
 
-def test_member_password_differs_by_id_farm_and_secret() -> None:
-    passwords = {
-        member_password(SECRET, FARM_ID, 1),
-        member_password(SECRET, FARM_ID, 2),
-        member_password(SECRET, FARM_ID[::-1], 1),
-        member_password(SECRET[::-1], FARM_ID, 1),
-    }
-    assert len(passwords) == 4
-
-
 @pytest.mark.parametrize(
     ("secret", "farm_id", "member_id"),
     [

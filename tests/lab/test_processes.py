@@ -10,8 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -102,15 +100,11 @@ def test_activity_is_that_of_all_threads_as_the_kernel_counts_it() -> None:
 
 
 @pytest.fixture
-def few_ports(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+def few_ports(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Ports are drawn from so few that one is drawn twice unless something prevents it."""
     first = random.randint(*processes.PORTS) - 60
-    holders: deque[socket.socket] = deque()
     monkeypatch.setattr(processes, "PORTS", (first, first + 59))
-    monkeypatch.setattr(processes, "_holders", holders)
-    yield processes.PORTS
-    for each in holders:
-        each.close()
+    return processes.PORTS
 
 
 def test_free_port_is_given_once_on_the_machine_until_many_others_are(

@@ -6,7 +6,6 @@ import json
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -14,7 +13,7 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, StorageError
-from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.lab.processes import FAST, process_farm
 from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.setup import recovery
@@ -22,6 +21,7 @@ from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import SNAPSHOTS, DataDirectory, LogStore, Snapshot, Writer, write_snapshot
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType
+from tests.process_farms import status_when
 
 Capture = pytest.CaptureFixture[str]
 MEMBERS = tuple(ClusterServer(i, f"ssl://m{i}:27150") for i in (1, 2, 5))
@@ -216,26 +216,11 @@ async def test_recovery_of_a_store_in_use_or_of_a_removed_node_is_refused(
 # Real processes
 
 
-async def wait_for(farm: ProcessFarm, node_id: int, key: str, wanted: object) -> dict[str, object]:
-    with trio.fail_after(240):
-        while True:
-            async with farm.nodes[node_id].client() as client:
-                status = await client.status(farm.name)
-            if status[key] == wanted:
-                return dict(status)
-            await trio.sleep(0.05)
-
-
 @pytest.mark.slow
 async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp_path: Path) -> None:
     plan = FarmPlan(application="log", raft=FAST)
     async with process_farm(tmp_path / "farm", 3, plan) as farm:
-        status: dict[str, Any] = {}
-        with trio.fail_after(240):
-            while not status.get("leader"):
-                async with farm.nodes[1].client() as client:
-                    status = await client.status(farm.name)
-                await trio.sleep(0.05)
+        await status_when(farm, 1, lambda status: status["leader"])
         posted = {}
         async with farm.nodes[3].client() as client:
             for number in range(20):
@@ -250,7 +235,7 @@ async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp
         await farm.stop(3)
         assert await recover(farm.nodes[3].directory, "--yes-i-understand") == 0
         await farm.start(3)
-        status = dict(await wait_for(farm, 3, "leader", 3))
+        status = await status_when(farm, 3, lambda status: status["leader"] == 3)
         assert [member["id"] for member in status["members"]] == [3]
         assert status["farm_id"] != farm.farm_id.hex()
 
@@ -262,17 +247,12 @@ async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp
             read = {entry.index: entry.value async for entry in client.log(farm.name, 0)}
         assert posted.items() <= read.items()
         assert read[index] == b"alone"
-        with trio.fail_after(240):
-            status = {}
-            while status.get("leader") not in (1, 2):
-                async with farm.nodes[1].client() as client:
-                    status = await client.status(farm.name)
-                await trio.sleep(0.05)
+        status = await status_when(farm, 1, lambda status: status["leader"] in (1, 2))
         assert status["farm_id"] == farm.farm_id.hex()
         async with farm.nodes[1].client() as client:
             await client.post(farm.name, b"of the old farm")
             (third,) = [m for m in (await client.status(farm.name))["members"] if m["id"] == 3]
         assert third["role"] in ("unreachable", "unknown")
         await trio.sleep(2 * FAST["election_timeout_max_s"])
-        status = await wait_for(farm, 3, "leader", 3)
+        status = await status_when(farm, 3, lambda status: status["leader"] == 3)
         assert status["last_index"] == index, "nothing of the old farm came here"
