@@ -7,15 +7,15 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Self
 
 import trio
 
-__all__ = ["Terminal", "running", "until", "wait_until", "without_signs_of_life"]
+__all__ = ["Terminal", "background", "running", "until", "wait_until", "without_signs_of_life"]
 
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -55,10 +55,23 @@ def until(condition: Callable[[], object], *processes: subprocess.Popen[bytes]) 
         time.sleep(0.05)
 
 
+@asynccontextmanager
+async def background(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Tasks of Trio for as long as the block lasts."""
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+        yield
+        nursery.cancel_scope.cancel()
+
+
 async def wait_until(condition: Callable[[], Any], every_s: float = 0.01) -> Any:
     """`until` in a task of Trio, for what has no event. ``condition`` may be a coroutine function. Returns
-    what it returned last."""
+    what it returned last. What hangs is ended before pytest would, so that programs end, too; not by Trio's
+    clock, which may jump ahead of a thread."""
+    hangs_at = time.monotonic() + 240
     while True:
+        assert time.monotonic() < hangs_at, "it hangs"
         found = condition()
         if isawaitable(found):
             found = await found

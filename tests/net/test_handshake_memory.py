@@ -26,6 +26,7 @@ from garlicfarm.net.handshake import (
     respond,
 )
 from garlicfarm.transport import Peer
+from tests.running import background
 
 SECRET = b"s" * 32
 FARM_ID = b"f" * 16
@@ -346,10 +347,8 @@ async def test_dripping_client_is_cut_at_the_deadline(
             await stream.send_all(bytes([byte]))
             await trio.sleep(step_s)
 
-    async with taking(10), trio.open_nursery() as dripping:
-        dripping.start_soon(drip)
+    async with taking(10), background(drip):
         assert await stream.receive_some() == b""
-        dripping.cancel_scope.cancel()
     await trio.testing.wait_all_tasks_blocked()
     assert server.reasons == ["timeout"]
 

@@ -11,6 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.net.sender import SEND_NOW_BYTES, Sender
+from tests.running import background
 
 
 class Stream:
@@ -55,12 +56,10 @@ class Bench:
 
     @asynccontextmanager
     async def running(self, timeout_s: float = 5) -> AsyncIterator[None]:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.sender.run, timeout_s)
+        async with background(lambda: self.sender.run(timeout_s)):
             await wait_all_tasks_blocked()
             yield
             await wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

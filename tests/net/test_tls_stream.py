@@ -20,6 +20,7 @@ import trio.testing
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.net import tls_stream
 from garlicfarm.net.tls_stream import TlsStream
+from tests.running import background
 
 Secured = TlsStream | trio.SSLStream[trio.SocketStream]
 Maker = Callable[[trio.SocketStream], Secured]
@@ -252,12 +253,10 @@ async def test_rest_of_what_is_sent_now_follows_with_the_next_send(
 
 async def test_sending_now_fails_as_any_send(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     one, other = await pair(server, client, buffer=4096)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send_until_it_blocks, one)
+    async with background(lambda: send_until_it_blocks(one)):
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):
             one.send_now(b"x")
-        nursery.cancel_scope.cancel()
     with pytest.raises(trio.BrokenResourceError):
         one.send_now(b"x")
     await one.aclose()

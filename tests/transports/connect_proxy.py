@@ -9,6 +9,8 @@ from functools import partial
 
 import trio
 
+from tests.running import background
+
 NAMES = ("a" * 52, "b" * 51 + "a", "c" * 51 + "a", "d" * 51 + "a")
 B32 = tuple(f"{name}.b32.i2p" for name in NAMES)
 ESTABLISHED = b"HTTP/1.1 200 OK\r\nDate: 2026-Nov-21 02:19:01\r\n\r\n"
@@ -102,7 +104,5 @@ async def connect_proxy(port: int = 0) -> AsyncIterator[ConnectProxy]:
     proxy = ConnectProxy()
     listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     proxy.port = listeners[0].socket.getsockname()[1]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(trio.serve_listeners, proxy.serve, listeners))
+    async with background(partial(trio.serve_listeners, proxy.serve, listeners)):
         yield proxy
-        nursery.cancel_scope.cancel()

@@ -26,15 +26,13 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.refusals import Refusal
-from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.testing.memory_cluster import Cluster as MemoryCluster
 from garlicfarm.testing.memory_cluster import cluster as memory_cluster
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
-from tests.node.support.cluster import STEADY, Cluster, client_request, cluster
+from tests.node.support.cluster import STEADY, Cluster, client_request, cluster, member
 
 Clock = trio.testing.MockClock
 
@@ -335,12 +333,7 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
 
 async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_path: Path) -> None:
     """No plugin for its transport: the others elect and commit."""
-    ports = free_ports(2)
-    endpoints = [f"ssl://127.0.0.1:{port}" for port in ports] + ["nosuch://127.0.0.1:1"]
-    members = {
-        node_id: MemberPlan(endpoint=endpoint, admin_url="https://127.0.0.1:0")
-        for node_id, endpoint in enumerate(endpoints, 1)
-    }
+    members = {1: member(), 2: member(), 3: member("nosuch")}
     async with cluster(tmp_path, 3, members=members, start=False) as nodes:
         await nodes.start(1, 2)
         await nodes.leader()

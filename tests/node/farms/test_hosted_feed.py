@@ -23,6 +23,7 @@ from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.hosted_feed import FIRST_WAIT_S, LONGEST_WAIT_S, STALL_S, HostedFeed, NodeFeedSource
 from garlicfarm.raft import Entry, SnapshotMeta
 from garlicfarm.wire.messages import Configuration, ValueType
+from tests.running import background
 
 Step = Callable[[FeedSource, trio.TaskStatus[None]], Awaitable[None]]
 
@@ -114,10 +115,8 @@ class Hosted:
 @asynccontextmanager
 async def hosted(*steps: Step) -> AsyncIterator[Hosted]:
     made = Hosted(ScriptedFeed(*steps))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.hosted.run)
+    async with background(made.hosted.run):
         yield made
-        nursery.cancel_scope.cancel()
 
 
 async def test_feed_that_fails_is_run_again_after_longer_and_longer(autojump_clock: MockClock) -> None:

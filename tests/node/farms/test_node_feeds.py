@@ -15,9 +15,8 @@ import trio
 from garlicfarm.cli import run as run_command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.feed.contract import Feed, FeedSource
-from garlicfarm.lab.processes import free_ports
-from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
-from tests.node.support.cluster import Cluster, cluster
+from garlicfarm.setup.provision import FarmPlan, create_farm
+from tests.node.support.cluster import Cluster, cluster, member
 from tests.project.test_docs_examples import example
 from tests.running import wait_until
 
@@ -200,8 +199,7 @@ REFUSED = {
 
 def made(directory: Path, *tables: dict[str, Any]) -> str:
     """The configuration of a new node with these feeds."""
-    member = MemberPlan(endpoint=f"ssl://127.0.0.1:{free_ports(1)[0]}", admin_url="https://127.0.0.1:0")
-    node = create_farm(directory / "farm", {1: member}, FarmPlan(application="log")).directories[1]
+    node = create_farm(directory / "farm", {1: member()}, FarmPlan(application="log")).directories[1]
     configure(node, *tables)
     return str(node / "garlicfarm.toml")
 

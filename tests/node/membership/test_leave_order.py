@@ -20,7 +20,7 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.storage import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.wire.messages import LogEntry, MessageType, ValueType
 from tests.node.support.jraft_peer import played, request
-from tests.running import wait_until
+from tests.running import background, wait_until
 
 APPEND, LEAVE = MessageType.APPEND_ENTRIES_REQUEST, MessageType.LEAVE_CLUSTER_REQUEST
 STRANGER = 9
@@ -85,10 +85,8 @@ async def test_order_that_a_later_leader_cancelled_is_forgotten(autojump_clock: 
     notes = _Notes()
     notes.removal.on_order(is_kept=True)
     notes.raw.is_leaving = False
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.removal.watch)
+    async with background(notes.removal.watch):
         await wait_until(lambda: len(notes) >= 2)
-        nursery.cancel_scope.cancel()
     assert notes == [5, None]
 
 

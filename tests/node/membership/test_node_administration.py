@@ -22,14 +22,11 @@ from garlicfarm.config import load
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ProposalDropped, Removed, first_error
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.raft import ConfChange
 from garlicfarm.refusals import Refusal
-from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import MessageType, Request
 from garlicfarm_plugin_spark.node_reader import NodeReader
-from tests.node.support.cluster import Cluster, cluster, password_of
+from tests.node.support.cluster import Cluster, cluster, password_of, simulated_member
 from tests.running import wait_until
 
 HANG_GUARD_S = 120.0
@@ -40,15 +37,7 @@ B32 = "aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dypq.b32.i2p"
 
 @asynccontextmanager
 async def farm_of_three(directory: Path) -> AsyncIterator[Cluster]:
-    members = {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            router={"plugin": "simulated", "seed": node_id},
-            leaves=(encode(simulated_destination(node_id)),),
-        )
-        for node_id, port in enumerate(free_ports(3), 1)
-    }
+    members = {node_id: simulated_member(node_id) for node_id in (1, 2, 3)}
     async with cluster(directory, 3, members=members, application="publisher") as nodes:
         await nodes.leader()
         yield nodes

@@ -26,6 +26,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.raft.test_raft_extreme_numbers import EXTREMES, HEADER
+from tests.running import background
 
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
@@ -42,12 +43,10 @@ async def ask(
     value = encode_cluster_server(server, id_only=kind is REMOVE)
     request = Request(kind, principal.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
     decoder = ResponseDecoder()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run)
+    async with background(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run):
         await ours.send_all(encode_request(request))
         while (answer := decoder.next_message()) is None:
             decoder.receive_data(bytes(await ours.receive_some(1000)))
-        nursery.cancel_scope.cancel()
     assert (answer.type, answer.source) == (kind + 1, node)
     return answer
 
@@ -218,9 +217,7 @@ async def send_raw(nodes: Cluster, node: int, data: bytes) -> None:
             pass  # the connection ends
         await theirs.aclose()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
+    async with background(serve):
         await ours.send_all(data)
         with trio.move_on_after(farm.core.answer_timeout_s):
             await ours.receive_some(1)
-        nursery.cancel_scope.cancel()

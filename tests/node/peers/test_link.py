@@ -40,13 +40,13 @@ from tests.node.support.link_in_memory import (
     silent,
     vote,
 )
+from tests.running import background
 
 
 async def test_answers_are_paired_with_requests_in_order(autojump_clock: Clock) -> None:
     told, server = Told(), Server(echoing)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         for tag, term in ((7, 70), (3, 30)):
             under_test.send(tag, vote(term))  # before it is connected
         await trio.sleep(0.01)
@@ -54,7 +54,6 @@ async def test_answers_are_paired_with_requests_in_order(autojump_clock: Clock) 
         under_test.send(5, POST)
         under_test.send(4, vote(40))
         await trio.sleep(0.01)
-        server.nursery.cancel_scope.cancel()
     assert told.answers == [(7, 70), (3, 30), (5, 0), (4, 40)]
     assert told.failures == []
     assert told.changes == ["up"]
@@ -73,9 +72,8 @@ async def test_what_is_flushed_leaves_at_once_in_one_piece_and_in_order(
         return streams[0], theirs
 
     server.pair = pair
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         await trio.testing.wait_all_tasks_blocked()
         with trio.testing.assert_no_checkpoints():
             under_test.flush()  # there is nothing
@@ -93,7 +91,6 @@ async def test_what_is_flushed_leaves_at_once_in_one_piece_and_in_order(
         under_test.add(5, vote(5))
         under_test.flush()
         await trio.sleep(0.01)
-        server.nursery.cancel_scope.cancel()
     assert told.answers == [(number, number) for number in range(1, 6)]
     ways = [(way, len(data)) for way, data in streams[0].sends]
     if room > 1000:
@@ -109,20 +106,17 @@ async def test_leftover_of_the_handshake_is_the_beginning_of_an_answer(autojump_
         await silent(stream, number)
 
     told, server = Told(), Server(rest, leftover=answer(9)[:10])
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         under_test.send(1, VOTE)
         await trio.sleep(0.01)
-        server.nursery.cancel_scope.cancel()
     assert told.answers == [(1, 9)]
 
 
 async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(autojump_clock: Clock) -> None:
     told, server = Told(), Server(silent)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         await trio.sleep(50)  # an idle connection has no deadline
         assert server.attempts == [0]
         under_test.send(1, VOTE)
@@ -133,7 +127,6 @@ async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(a
         await trio.sleep(0.002)
         assert told.failures == [(1, True), (2, True)]
         await trio.sleep(0.1)
-        server.nursery.cancel_scope.cancel()
     assert server.attempts == [0, pytest.approx(52.1)]
     assert told.changes == ["up", "UnreachableError: no answer within 2 s", "up"]
 
@@ -145,15 +138,13 @@ async def test_each_answer_moves_the_deadline_to_the_next_request(autojump_clock
             await stream.send_all(answer())
 
     told, server = Told(), Server(slow)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         for tag in range(5):
             under_test.send(tag, VOTE)
             await trio.sleep(1.6)
         assert len(told.answers) == 5
         assert under_test.rtt_s == pytest.approx(1.5)
-        server.nursery.cancel_scope.cancel()
     assert told.changes == ["up"]
 
 
@@ -163,14 +154,12 @@ async def test_server_that_does_not_read_is_cut_after_the_deadline(autojump_cloc
 
     told, server = Told(), Server(deaf)
     server.pair = trio.testing.lockstep_stream_pair
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         under_test.send(1, VOTE)
         await trio.sleep(1)
         under_test.send(2, VOTE)
         await trio.sleep(1.01)
-        server.nursery.cancel_scope.cancel()
     assert told.failures == [(1, True), (2, False)]
 
 
@@ -190,12 +179,10 @@ async def test_wrong_answer_breaks_the_connection(reply: bytes, fault: str, auto
         await silent(stream, number)
 
     told, server = Told(), Server(wrong)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         under_test.send(1, VOTE)
         await trio.sleep(0.01)
-        server.nursery.cancel_scope.cancel()
     assert fault in told.changes[1]
     assert "RemoteProtocolError" in told.changes[1]
     assert len(told.answers) + len(told.failures) == 1
@@ -208,13 +195,11 @@ async def test_waits_grow_until_the_server_answers_also_if_it_lets_us_in(autojum
             await stream.send_all(answer())
 
     told, server = Told(), Server(moody)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         await trio.sleep(2.35)
         under_test.send(1, VOTE)
         await trio.sleep(0.4)
-        server.nursery.cancel_scope.cancel()
     assert server.attempts == pytest.approx([0, 0.1, 0.3, 0.7, 1.5, 2.3, 2.45, 2.65])
     assert told.answers == [(1, 0)]
 
@@ -237,9 +222,8 @@ async def test_request_fails_at_once_while_the_link_waits_and_a_poke_ends_the_wa
             raise UnreachableError("nobody there")
         return await server.connect()
 
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with server.serving(under_test.run):
         await trio.sleep(0.31)  # now it waits for 0.4 s
         under_test.send(1, VOTE)
         assert told.failures == [(1, False)]
@@ -249,23 +233,20 @@ async def test_request_fails_at_once_while_the_link_waits_and_a_poke_ends_the_wa
         assert server.attempts == [pytest.approx(0.31)]
         under_test.send(2, VOTE)
         await trio.sleep(0.01)
-        server.nursery.cancel_scope.cancel()
     assert told.answers == [(2, 1)]
     assert told.changes == ["UnreachableError: nobody there"] * 3 + ["up"]
 
 
 async def test_lazy_link_connects_only_for_a_request(autojump_clock: Clock) -> None:
     told, server = Told(), Server(closing)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told, lazy=True)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told, lazy=True)
+    async with server.serving(under_test.run):
         await trio.sleep(10)
         under_test.send(1, VOTE)
         await trio.sleep(10)
         assert server.attempts == [10]  # it failed, and nobody wants the connection any more
         under_test.send(2, VOTE)
         await trio.sleep(10)
-        server.nursery.cancel_scope.cancel()
     assert server.attempts == [10, 20]
     assert [tag for tag, _ in told.failures] == [1, 2]
 
@@ -277,12 +258,10 @@ async def test_lazy_link_that_cannot_connect_tries_once_per_request(autojump_clo
         attempts.append(trio.current_time())
         raise UnreachableError("nobody there")
 
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told, lazy=True)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told, lazy=True)
+    async with background(under_test.run):
         under_test.send(1, VOTE)
         await trio.sleep(10)
-        nursery.cancel_scope.cancel()
     assert attempts == [0]
     assert told.failures == [(1, False)]
 
@@ -355,13 +334,11 @@ async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autoj
         return await server.connect()
 
     async with trio.open_nursery() as server.nursery:
-        async with trio.open_nursery() as nursery:
-            under_test = link(connect, told, lazy=bool(seed % 2))
-            nursery.start_soon(under_test.run)
+        under_test = link(connect, told, lazy=bool(seed % 2))
+        async with background(under_test.run):
             for tag in range(tags):
                 under_test.send(tag, vote(tag))
                 await trio.sleep(lots.choice((0, 0, 0, 0.05, 1)))
-            nursery.cancel_scope.cancel()
         server.nursery.cancel_scope.cancel()
     reported = Counter([tag for tag, _ in told.answers] + [tag for tag, _ in told.failures])
     assert reported == Counter(range(tags))
@@ -376,9 +353,8 @@ def rpc_client(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
 
 async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:
     server, results = Server(echoing), dict[int, int]()
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run):
 
         async def one(term: int) -> None:
             results[term] = (await under_test.call(vote(term))).next_index
@@ -386,20 +362,17 @@ async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -
         async with trio.open_nursery() as nursery:
             for term in range(50):
                 nursery.start_soon(one, term)
-        server.nursery.cancel_scope.cancel()
     assert results == {term: term for term in range(50)}
     assert len(server.attempts) == 1
 
 
 async def test_call_that_was_sent_and_not_answered_has_an_unknown_outcome(autojump_clock: Clock) -> None:
     server = Server(silent)
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run):
         with pytest.raises(OutcomeUnknown):
             await under_test.call(POST)
         assert trio.current_time() == TIMEOUT_S
-        server.nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -411,12 +384,10 @@ async def test_call_that_was_never_sent_says_what_is_wrong(
     async def connect() -> Established:
         raise error
 
-    async with trio.open_nursery() as nursery:
-        under_test = rpc_client(connect)
-        nursery.start_soon(under_test.run)
+    under_test = rpc_client(connect)
+    async with background(under_test.run):
         with pytest.raises(type(error), match="x"):
             await under_test.call(POST)
-        nursery.cancel_scope.cancel()
 
 
 async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_clock: Clock) -> None:
@@ -425,13 +396,11 @@ async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_cl
         await echoing(stream, number)
 
     server = Server(slow)
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run):
         with trio.move_on_after(0.5):
             await under_test.call(vote(1))
         assert (await under_test.call(vote(2))).next_index == 2
-        server.nursery.cancel_scope.cancel()
 
 
 async def test_server_that_answers_one_after_another_keeps_the_connection_however_long_all_take(
@@ -446,13 +415,11 @@ async def test_server_that_answers_one_after_another_keeps_the_connection_howeve
                 await stream.send_all(answer(request.term, to=request))
 
     told, server = Told(), Server(slow)
-    async with trio.open_nursery() as server.nursery:
-        under_test = link(server.connect, told)
-        server.nursery.start_soon(under_test.run)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
         for number in range(8):
             under_test.send(number, vote(number))
         await trio.sleep(7 * TIMEOUT_S)
-        server.nursery.cancel_scope.cancel()
     assert told.answers == [(number, number) for number in range(8)]
     assert told.changes == ["up"]
 
@@ -465,9 +432,8 @@ async def test_call_that_is_too_slow_leaves_the_connection_and_other_calls_alone
         await echoing(stream, number)
 
     server = Server(slow)
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run):
         ended: dict[int, float] = {}
 
         async def late(term: int, deadline: float) -> None:
@@ -480,16 +446,14 @@ async def test_call_that_is_too_slow_leaves_the_connection_and_other_calls_alone
                 nursery.start_soon(late, term, deadline)
             assert (await under_test.call(vote(7), 1.75)).next_index == 7
         assert trio.current_time() == 1.5
-        server.nursery.cancel_scope.cancel()
     assert ended == {0: 0.5, 1: 1.0, 2: 0.25, 3: 1.0, 4: 0.75}
     assert len(server.attempts) == 1
 
 
 async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock: Clock) -> None:
     server = Server(silent)
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run):
         await trio.sleep(1)
         with pytest.raises(UnreachableError, match="not sent in time"):
             await under_test.call(vote(1), 0.5)
@@ -499,7 +463,6 @@ async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock
         with pytest.raises((trio.TooSlowError, UnreachableError)):  # as the link's task was sooner or not
             await under_test.call(vote(1), 0.5)
         assert trio.current_time() == 2
-        server.nursery.cancel_scope.cancel()
 
 
 async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(autojump_clock: Clock) -> None:
@@ -509,9 +472,8 @@ async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(a
         await trio.sleep(2)
         return await server.connect()
 
-    async with trio.open_nursery() as server.nursery:
-        under_test = RpcClient(config(connect, timeout_s=10.0, lazy=True), unsent_timeout_s=0.5)
-        server.nursery.start_soon(under_test.run)
+    under_test = RpcClient(config(connect, timeout_s=10.0, lazy=True), unsent_timeout_s=0.5)
+    async with server.serving(under_test.run):
         for begun in (0.0, 0.5):
             assert trio.current_time() == begun
             with pytest.raises(UnreachableError, match="not sent in time"):
@@ -519,7 +481,6 @@ async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(a
         await trio.sleep(0.7)
         assert (await under_test.call(vote(3), 10)).next_index == 3  # the same connection, now up
         assert trio.current_time() == 2
-        server.nursery.cancel_scope.cancel()
     assert len(server.attempts) == 1
 
 
@@ -534,13 +495,10 @@ async def test_calls_that_are_cancelled_at_their_deadline_end_once(autojump_cloc
                 await under_test.call(vote(1), 1.0)
         ended += 1
 
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(one)
-        server.nursery.cancel_scope.cancel()
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run), trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(one)
     assert ended == 20
 
 
@@ -579,12 +537,9 @@ async def test_every_call_ends_once_as_answered_late_failed_or_cancelled(
         if scope.cancelled_caught:
             ends["cancelled"] += 1
 
-    async with trio.open_nursery() as server.nursery:
-        under_test = rpc_client(server.connect)
-        server.nursery.start_soon(under_test.run)
-        async with trio.open_nursery() as nursery:
-            for term in range(200):
-                nursery.start_soon(one, term)
-        server.nursery.cancel_scope.cancel()
+    under_test = rpc_client(server.connect)
+    async with server.serving(under_test.run), trio.open_nursery() as nursery:
+        for term in range(200):
+            nursery.start_soon(one, term)
     assert sum(ends.values()) == 200
     assert min(ends[end] for end in ("late", "failed", "answered", "cancelled")) > 0

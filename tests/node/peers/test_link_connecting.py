@@ -24,6 +24,7 @@ from tests.node.support.link_in_memory import (
     config,
     link,
 )
+from tests.running import background
 
 
 async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
@@ -34,13 +35,11 @@ async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
         await trio.sleep_forever()
         raise AssertionError
 
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(1.9)
         under_test.send(1, VOTE)
         await trio.sleep(0.3)
-        nursery.cancel_scope.cancel()
     assert begun == [pytest.approx(when) for when in (0, TIMEOUT_S / 3, TIMEOUT_S * 2 / 3, 2.1)]
     assert told.failures == [(1, False)]
     (change,) = told.changes
@@ -56,11 +55,9 @@ async def test_refusals_that_come_too_late_do_not_hide_the_first(autojump_clock:
         await trio.sleep(0.25 if attempts == 1 else 2 * TIMEOUT_S)
         raise AuthError("b refused user '1'")
 
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(2 * TIMEOUT_S)
-        nursery.cancel_scope.cancel()
     first, then = told.changes
     assert first == "AuthError: b refused user '1'"
     assert then == "UnreachableError: not let in within 2 s; before that, b refused user '1'"
@@ -99,9 +96,8 @@ async def test_stream_that_leads_nowhere_costs_a_third_of_the_time_and_only_one_
 ) -> None:
     told = Told()
     connect, far = opens_after(*let_in_after)
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(up_at - 0.01)
         assert not under_test.connected
         await trio.sleep(0.02)
@@ -113,7 +109,6 @@ async def test_stream_that_leads_nowhere_costs_a_third_of_the_time_and_only_one_
             with trio.move_on_after(0.01) as waited:
                 assert await stream.receive_some() == b""
             assert waited.cancelled_caught == (number == taken)
-        nursery.cancel_scope.cancel()
 
 
 async def test_two_streams_let_in_at_once_leave_one(autojump_clock: Clock) -> None:
@@ -125,9 +120,8 @@ async def test_two_streams_let_in_at_once_leave_one(autojump_clock: Clock) -> No
         await answers.wait()
         return Established(ours, "farm", "1", frozenset(), None, None, b"")
 
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(TIMEOUT_S / 2)
         answers.set()
         await trio.testing.wait_all_tasks_blocked()
@@ -138,15 +132,13 @@ async def test_two_streams_let_in_at_once_leave_one(autojump_clock: Clock) -> No
                 assert await stream.receive_some() == b""
                 closed += 1
         assert (len(far), closed) == (2, 1)
-        nursery.cancel_scope.cancel()
 
 
 async def test_handshake_that_is_tried_leaves_the_connection_that_is_up_alone(autojump_clock: Clock) -> None:
     told = Told()
     connect, far = opens_after(0.1, 0.2, math.inf, math.inf, math.inf)
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(0.2)
         await under_test.try_handshake()
         assert under_test.handshake == (pytest.approx(0.2), True)
@@ -158,7 +150,6 @@ async def test_handshake_that_is_tried_leaves_the_connection_that_is_up_alone(au
         with trio.move_on_after(0.01) as waited:
             await far[0].receive_some()
         assert waited.cancelled_caught
-        nursery.cancel_scope.cancel()
 
 
 async def test_failure_of_a_later_stream_is_told_at_once(autojump_clock: Clock) -> None:
@@ -170,11 +161,9 @@ async def test_failure_of_a_later_stream_is_told_at_once(autojump_clock: Clock) 
             await trio.sleep_forever()
         raise AuthError("refused user '1'")
 
-    async with trio.open_nursery() as nursery:
-        under_test = link(connect, told)
-        nursery.start_soon(under_test.run)
+    under_test = link(connect, told)
+    async with background(under_test.run):
         await trio.sleep(TIMEOUT_S / 3 + 0.01)
-        nursery.cancel_scope.cancel()
     assert told.changes == ["AuthError: refused user '1'"]
     assert under_test.handshake == (pytest.approx(TIMEOUT_S / 3), False)
 
@@ -187,9 +176,7 @@ async def test_caller_that_may_wait_long_for_answers_connects_as_soon_as_others(
         raise AssertionError
 
     rpc_client = RpcClient(config(connect, timeout_s=60.0, connect_timeout_s=2.0))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rpc_client.run)
+    async with background(rpc_client.run):
         with pytest.raises(UnreachableError, match="not let in within 2 s"):
             await rpc_client.call(POST)
         assert trio.current_time() == 2.0
-        nursery.cancel_scope.cancel()

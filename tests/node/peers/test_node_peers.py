@@ -14,6 +14,7 @@ from garlicfarm.net.link import Backoff
 from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
+from tests.running import background
 
 Clock = trio.testing.MockClock
 
@@ -99,8 +100,7 @@ async def test_member_that_stays_away_is_told_of_once_and_again_when_it_was_back
     autojump_clock: Clock,
 ) -> None:
     network = Network()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a")
         await trio.sleep(600)
         assert network.changes == [(2, "refused")]
@@ -113,7 +113,6 @@ async def test_member_that_stays_away_is_told_of_once_and_again_when_it_was_back
         network.up.clear()
         await network.streams["a"].aclose()
         await trio.sleep(600)
-        nursery.cancel_scope.cancel()
     assert network.changes == [
         (2, "refused"),
         (2, "up"),
@@ -126,8 +125,7 @@ async def test_changed_endpoint_ends_the_old_connection_and_its_requests_have_fa
     autojump_clock: Clock,
 ) -> None:
     network = Network("a", "b", "c")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a", "3@c")
         network.peers.send(2, 7, vote(2))
         network.peers.send(3, 8, vote(3))
@@ -137,7 +135,6 @@ async def test_changed_endpoint_ends_the_old_connection_and_its_requests_have_fa
         assert await ended(network.streams["a"])
         assert not await ended(network.streams["c"])
         assert sorted(network.dialled) == [(2, "a"), (2, "b"), (3, "c")]
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("servers", [["1@x"], ["1@x", "3@c"]])
@@ -145,8 +142,7 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
     servers: Sequence[str], autojump_clock: Clock
 ) -> None:
     network = Network("a", "c")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a")
         network.peers.send(2, 8, vote(2))
         network.peers.flush()
@@ -160,20 +156,17 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
         network.peers.flush()
         assert network.unreachable == [(2, 9)]
         assert await network.peers.call(2, vote(2)) is None
-        nursery.cancel_scope.cancel()
 
 
 async def test_removed_member_gets_what_the_core_held_until_its_disk_was_done(autojump_clock: Clock) -> None:
     network = Network("a")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a")
         await network.follow("1@x")
         network.peers.send(2, 8, vote(2))
         network.peers.flush()
         assert await network.streams["a"].receive_some() == encode_request(vote(2))
         assert network.unreachable == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_read_that_waits_holds_up_no_vote_since_it_has_another_connection(
@@ -181,8 +174,7 @@ async def test_read_that_waits_holds_up_no_vote_since_it_has_another_connection(
 ) -> None:
     network = Network("a")
     network.extensions = frozenset({"read-index"})
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a")
         raft = network.streams["a"]
         network.peers.send(2, 7, read(2))
@@ -199,15 +191,13 @@ async def test_read_that_waits_holds_up_no_vote_since_it_has_another_connection(
         await reads.send_all(encode_response(Response(MessageType.READ_INDEX_RESPONSE, 2, 2, 1, 5, True)))
         await trio.testing.wait_all_tasks_blocked()
         assert network.answers == [(8, 0), (7, 5)]
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("why", ["not in force", "no answer", "cut", "removed", "gone"])
 async def test_read_that_gets_no_answer_has_failed_once(why: str, autojump_clock: Clock) -> None:
     network = Network("a")
     network.extensions = frozenset() if why == "not in force" else frozenset({"read-index"})
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", *(["2@a"] if why != "gone" else []))
         network.peers.send(2, 7, read(2))
         network.peers.flush()
@@ -219,14 +209,12 @@ async def test_read_that_gets_no_answer_has_failed_once(why: str, autojump_clock
         await trio.sleep(10)
         assert network.unreachable == [(2, 7)]
         assert not network.answers
-        nursery.cancel_scope.cancel()
     assert network.unreachable == [(2, 7)]
 
 
 async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock: Clock) -> None:
     network = Network()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("2@a")
         await trio.sleep(100.5)
         network.up.add("a")
@@ -236,13 +224,11 @@ async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock
         assert network.peers.is_connected(2)
         assert trio.current_time() == begun
         assert network.peers.contact_age_s(2) == 0
-        nursery.cancel_scope.cancel()
 
 
 async def test_handshakes_are_tried_with_who_is_named_and_tell_of_now(autojump_clock: Clock) -> None:
     network = Network("a", "b", "c")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.peers.run)
+    async with background(network.peers.run):
         await network.follow("1@x", "2@a", "3@b", "4@c")
         network.up = {"b"}
         network.dialled.clear()
@@ -251,7 +237,6 @@ async def test_handshakes_are_tried_with_who_is_named_and_tell_of_now(autojump_c
         tests = [network.peers.handshake(member) for member in (2, 3, 4)]
         assert [test is not None and test[1] for test in tests] == [False, True, True]
         assert [network.peers.is_connected(member) for member in (2, 3, 4)] == [True, True, True]
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

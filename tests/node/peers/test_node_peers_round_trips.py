@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
@@ -37,6 +38,7 @@ class Slow:
         self.answers = 0
         self._tags = count()
         self._theirs: list[trio.abc.Stream] = []
+        self.nursery: trio.Nursery
         self.peers = Peers(
             1,
             self._dial,
@@ -86,13 +88,6 @@ class Slow:
                 answer = Response(MessageType.APPEND_ENTRIES_RESPONSE, member, 1, 1, 1, True)
                 await stream.send_all(encode_response(answer))
 
-    async def start(self, nursery: trio.Nursery) -> None:
-        self.nursery = nursery
-        nursery.start_soon(self.peers.run)
-        servers = tuple(ClusterServer(member, f"ssl://member{member}") for member in (1, 2, 3))
-        self.peers.follow(servers)
-        await trio.testing.wait_all_tasks_blocked()
-
     async def hang_up(self) -> None:
         for stream in self._theirs:
             await trio.aclose_forcefully(stream)
@@ -113,6 +108,17 @@ class Slow:
             await trio.sleep(HEARTBEAT_S)
 
 
+@asynccontextmanager
+async def started() -> AsyncIterator[Slow]:
+    slow = Slow()
+    async with trio.open_nursery() as slow.nursery:
+        slow.nursery.start_soon(slow.peers.run)
+        slow.peers.follow(tuple(ClusterServer(member, f"ssl://member{member}") for member in (1, 2, 3)))
+        await trio.testing.wait_all_tasks_blocked()
+        yield slow
+        slow.nursery.cancel_scope.cancel()
+
+
 async def _received(stream: trio.abc.Stream) -> bytes | bytearray:
     try:
         return await stream.receive_some()
@@ -123,40 +129,29 @@ async def _received(stream: trio.abc.Stream) -> bytes | bytearray:
 async def test_round_trip_p99_over_a_quarter_of_the_election_timeout_is_told_of_that_member(
     autojump_clock: Clock,
 ) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         await slow.beat(SAMPLES, 2, 3, slow={7, 42})
         ((_, member, p99_s, limit_s),) = slow.told
         assert (member, p99_s, limit_s) == (2, pytest.approx(SLOW_S), LIMIT_S)
         assert slow.answers == 2 * SAMPLES
-        nursery.cancel_scope.cancel()
 
 
 async def test_one_slow_round_trip_of_a_hundred_is_not_told(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         await slow.beat(5 * SAMPLES, 2, slow={7, 42 + SAMPLES, 43 + 2 * SAMPLES})
         assert slow.told == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_fewer_round_trips_than_a_hundred_are_not_judged(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         await slow.beat(SAMPLES - 1, 2, slow=range(SAMPLES))
         assert slow.told == []
         await slow.beat(1, 2, slow={0})
         assert len(slow.told) == 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_slow_member_is_told_of_once_an_hour_while_it_stays_slow(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         hour = round(3600 / HEARTBEAT_S)
         await slow.beat(SAMPLES + 2 * hour + 1, 2, slow=range(3 * hour))
         first, second, third = (at for at, *_ in slow.told)
@@ -164,13 +159,10 @@ async def test_slow_member_is_told_of_once_an_hour_while_it_stays_slow(autojump_
         assert third - second == pytest.approx(3600, abs=HEARTBEAT_S)
         await slow.beat(SAMPLES + hour, 2)
         assert len(slow.told) == 3
-        nursery.cancel_scope.cancel()
 
 
 async def test_requests_that_one_hiccup_delays_together_are_one_round_trip(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         await slow.beat(SAMPLES, 2)
         slow.delay_s[2] = SLOW_S
         for _ in range(64):
@@ -181,28 +173,21 @@ async def test_requests_that_one_hiccup_delays_together_are_one_round_trip(autoj
         assert slow.told == []
         await slow.beat(1, 2, slow={0})
         assert len(slow.told) == 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_round_trip_of_some_time_ago_is_not_reported(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         assert slow.peers.rtt_s(2, ELECTION_S) is None
         await slow.beat(1, 2)
         await trio.sleep(ELECTION_S - HEARTBEAT_S)
         assert slow.peers.rtt_s(2, ELECTION_S) == pytest.approx(QUICK_S)
         await trio.sleep(ELECTION_S)
         assert slow.peers.rtt_s(2, ELECTION_S) is None
-        nursery.cancel_scope.cancel()
 
 
 async def test_round_trip_is_not_reported_of_a_connection_that_has_ended(autojump_clock: Clock) -> None:
-    slow = Slow()
-    async with trio.open_nursery() as nursery:
-        await slow.start(nursery)
+    async with started() as slow:
         await slow.beat(1, 2)
         assert slow.peers.rtt_s(2, ELECTION_S) == pytest.approx(QUICK_S)
         await slow.hang_up()
         assert slow.peers.rtt_s(2, ELECTION_S) is None
-        nursery.cancel_scope.cancel()

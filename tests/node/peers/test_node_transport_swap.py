@@ -13,9 +13,8 @@ from garlicfarm.feed import Feed
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import FEEDS, load_plugin
 from garlicfarm.raft import Change, ConfChange
-from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import ClusterServer
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import Cluster, cluster, member
 from tests.running import wait_until
 from tests.transports.connect_proxy import B32, connect_proxy
 from tests.transports.nginx import nginx
@@ -123,12 +122,7 @@ def test_plugin_whose_extra_is_missing_says_what_to_install(monkeypatch: pytest.
 async def test_member_of_a_scheme_that_is_not_installed_is_told_of_and_the_others_do_without(
     tmp_path: Path,
 ) -> None:
-    one, two, three = free_ports(3)
-    members = {
-        1: MemberPlan(endpoint=f"ssl://127.0.0.1:{one}", admin_url="https://127.0.0.1:0"),
-        2: MemberPlan(endpoint=f"ssl://127.0.0.1:{two}", admin_url="https://127.0.0.1:0"),
-        3: MemberPlan(endpoint=f"nothing://127.0.0.1:{three}", admin_url="https://127.0.0.1:0"),
-    }
+    members = {1: member(), 2: member(), 3: member("nothing")}
     async with cluster(tmp_path, 3, members=members, start=False) as farm:
         await farm.start(1, 2)
         leader = await farm.leader()

@@ -23,6 +23,7 @@ from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.chaos.launch import Clock
 from tests.node.process.test_node_process import everything_in
+from tests.node.support.cluster import member
 from tests.publishers.sam_router import SamRouter
 
 DAY_S = 86_400
@@ -94,9 +95,8 @@ def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
     table = {"plugin": "sam", **table}
     if "keys" in table:
         table["keys"] = str(tmp_path / table["keys"])
-    member = MemberPlan(endpoint=f"ssl://127.0.0.1:{free_ports(1)[0]}", admin_url="https://127.0.0.1:0")
     plan = QUICK(master=encode(master.destination), master_key_file=tmp_path / "master.key")
-    node = create_farm(tmp_path / "farm", {1: member}, plan).directories[1]
+    node = create_farm(tmp_path / "farm", {1: member()}, plan).directories[1]
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
     with (node / "garlicfarm.toml").open("a") as file:
         file.write(f"\n[[farm.publisher]]\n{lines}")
@@ -119,15 +119,8 @@ def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
 def members_with(*publishers: Mapping[str, Any]) -> dict[int, MemberPlan]:
     """Members 1, 2, … on free ports, each with a leaf and with one of ``publishers``."""
     return {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            leaves=(encode(simulated_destination(node_id)),),
-            publishers=(publisher,),
-        )
-        for node_id, (port, publisher) in enumerate(
-            zip(free_ports(len(publishers)), publishers, strict=True), 1
-        )
+        node_id: member(leaves=(encode(simulated_destination(node_id)),), publishers=(publisher,))
+        for node_id, publisher in enumerate(publishers, 1)
     }
 
 

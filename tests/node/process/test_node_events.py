@@ -18,7 +18,7 @@ from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.raft.types import Entry
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.wire.messages import ValueType
-from tests.running import wait_until
+from tests.running import background, wait_until
 
 USER, PASSWORD = "wanda", "wanda's word"
 KILLS = 4
@@ -45,14 +45,12 @@ async def test_watcher_of_a_farm_whose_nodes_are_killed_gets_every_entry_once_an
         async with client(farm) as watcher, client(farm) as writer, trio.open_nursery() as nursery:
             nursery.start_soon(watch, watcher, farm.name, got)
             await wait_until(lambda: any(isinstance(event, LeaderEvent) and event.leader for event in got))
-            async with trio.open_nursery() as posting:
-                posting.start_soon(post, writer, farm.name, posted)
+            async with background(lambda: post(writer, farm.name, posted)):
                 for number in range(KILLS):
                     node_id = [*farm.nodes][number % 3] if number % 2 else await leader(farm)
                     await farm.kill(node_id)
                     await until_posted(posted, POSTED_BETWEEN * (number + 1))
                     await farm.start(node_id)
-                posting.cancel_scope.cancel()
             await wait_until(lambda: any(event.index >= posted[-1] for event in got))
             nursery.cancel_scope.cancel()
         entries = [event.entry for event in got if isinstance(event, EntryEvent)]

@@ -11,10 +11,9 @@ import pytest
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, UnreachableError
-from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
-from garlicfarm.setup.provision import FarmPlan, MemberPlan
+from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.setup.provision import FarmPlan
+from tests.node.support.cluster import simulated_member
 
 KILLS = 20
 INTERVAL_MS, STALENESS = 1000, 60
@@ -25,16 +24,8 @@ MARGIN = 1_000_000
 
 @pytest.mark.slow
 async def test_publisher_keeps_its_role_and_session_while_leaders_are_killed(tmp_path: Path) -> None:
-    members = {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            router={"plugin": "simulated", "seed": node_id},
-            leaves=(encode(simulated_destination(node_id)),),
-            publishers=({"plugin": "simulated"},),
-        )
-        for node_id, port in enumerate(free_ports(3), 1)
-    }
+    publishers = ({"plugin": "simulated"},)
+    members = {node_id: simulated_member(node_id, publishers=publishers) for node_id in (1, 2, 3)}
     async with process_farm(tmp_path / "farm", members, FarmPlan(raft=FAST)) as farm:
         async with farm.nodes[1].client() as client:
             await client.administer(farm.name, "staleness", {"R": STALENESS})

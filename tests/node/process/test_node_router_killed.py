@@ -17,10 +17,11 @@ import trio
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.lease_set import decode_lease_set
-from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.site import serve_site
-from garlicfarm.setup.provision import FarmPlan, MemberPlan
+from garlicfarm.setup.provision import FarmPlan
+from tests.node.support.cluster import member
 from tests.publishers.i2cp_router import FakeRouter
 
 SHORT_MS, LONG_MS = 1_000, 600_000
@@ -56,14 +57,11 @@ async def service_farm(directory: Path) -> AsyncIterator[tuple[ProcessFarm, Mapp
     members = {}
     async with trio.open_nursery() as nursery:
         site = await nursery.start(serve_site, "site")
-        for (node_id, router), port in zip(routers.items(), free_ports(3), strict=True):
+        for node_id, router in routers.items():
             await nursery.start(router.run)
             publisher = i2cp_table(directory, keys, node_id, router.address, f"127.0.0.1:{site}")
-            members[node_id] = MemberPlan(
-                endpoint=f"ssl://127.0.0.1:{port}",
-                admin_url="https://127.0.0.1:0",
-                router={"plugin": "simulated", "seed": node_id},
-                publishers=(publisher,),
+            members[node_id] = member(
+                router={"plugin": "simulated", "seed": node_id}, publishers=(publisher,)
             )
         plan = FarmPlan(raft=FAST, interval_ms=SHORT_MS)
         async with process_farm(directory / "farm", members, plan) as farm:

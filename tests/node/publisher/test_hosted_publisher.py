@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -22,6 +22,7 @@ from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import MIN_WATCH_S, HostedPublisher
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.publishing.documents import DestinationStatus
+from tests.running import background
 
 Clock = trio.testing.MockClock
 HANG = "hang"
@@ -117,7 +118,7 @@ class Plugin(Publisher):
 class Fake:
     """A hosted plugin, and its role, set by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, **given: Any) -> None:
         self.named = False
         self.lease_ends_s = 10**9
         self.lease_ms = LEASE_MS
@@ -131,6 +132,7 @@ class Fake:
         log = EventLogger(logging.getLogger("test"), interval_s=0)
         section = PublisherSection(plugin="fake")
         self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log, is_required=True)
+        vars(self).update(given)
 
     @property
     def is_due(self) -> bool:
@@ -169,19 +171,10 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return slept
 
 
-@asynccontextmanager
-async def running(fake: Fake) -> AsyncIterator[None]:
-    """It runs until the block ends, as until its node ends."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
-        yield
-        nursery.cancel_scope.cancel()
-
-
 async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) -> None:
     fake = Fake()
     hosted, plugin = fake.hosted, fake.plugin
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(52)  # never when it looks by itself, every five seconds
         assert plugin.done() == ["standby", "standby"]  # and whether it still is
         assert (hosted.is_ready, hosted.is_publishing) == (True, False)
@@ -208,9 +201,8 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
 
 
 async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.forced_index = True, 5  # an order that is older than the first publication
-    async with running(fake):
+    fake = Fake(named=True, forced_index=5)  # an order that is older than the first publication
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         assert fake.plugin.done() == ["standby", "publish"]
         fake.forced_index = 9
@@ -224,9 +216,8 @@ async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(a
 
 
 async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.lease_ends_s = True, 43
-    async with running(fake):
+    fake = Fake(named=True, lease_ends_s=43)
+    async with background(fake.hosted.run):
         await trio.sleep(60)
         assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (38, "retire"), (38, "standby")]
         fake.lease_ends_s = 10**9
@@ -237,9 +228,8 @@ async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clo
 
 async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_clock: Clock) -> None:
     """A lease that runs out while the farm elects a leader costs the publication, not the role."""
-    fake = Fake()
-    fake.named, fake.lease_ms, fake.lease_ends_s = True, 2000, 8
-    async with running(fake):
+    fake = Fake(named=True, lease_ms=2000, lease_ends_s=8)
+    async with background(fake.hosted.run):
         await trio.sleep(7.4)
         assert fake.plugin.done() == ["standby", "publish"]
         await trio.sleep(0.2)
@@ -251,9 +241,8 @@ async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_cl
 
 @pytest.mark.parametrize("trouble", [HANG, PublisherError("it does not listen")])
 async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named = True
-    async with running(fake):
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.plugin.done()
         fake.named, fake.plugin.trouble = False, [trouble] * 30
@@ -291,7 +280,7 @@ class NamedOnceAsked(Fake):
 
 async def test_role_that_changes_just_before_a_pause_does_not_wait_for_its_end(autojump_clock: Clock) -> None:
     fake = NamedOnceAsked()
-    async with running(fake):
+    async with background(fake.hosted.run):
         await fake.hosted.confirmed.wait()
         await trio.testing.wait_all_tasks_blocked()
         assert fake.plugin.done() == ["standby", "publish"]
@@ -300,9 +289,8 @@ async def test_role_that_changes_just_before_a_pause_does_not_wait_for_its_end(a
 async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
     autojump_clock: Clock, slept: SimpleNamespace
 ) -> None:
-    fake = Fake()
-    fake.named, fake.lease_ends_s = True, 45
-    async with running(fake):
+    fake = Fake(named=True, lease_ends_s=45)
+    async with background(fake.hosted.run):
         await trio.sleep(20.1)
         assert fake.plugin.done() == ["standby", "publish"]
         slept.ms = 3_600_000
@@ -313,20 +301,10 @@ async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
         assert not fake.blocks_others()
 
 
-async def test_asked_to_stop_in_time_where_nothing_is_applied_any_more(autojump_clock: Clock) -> None:
-    """A node that is cut off hears of no change: the end of its lease is all that it notices."""
-    fake = Fake()
-    fake.named, fake.lease_ends_s = True, 43
-    async with running(fake):
-        await trio.sleep(60)
-        assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (38, "retire")]
-
-
 async def test_lease_ends_a_publisher_that_answers_nothing(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.lease_ends_s = True, 20
+    fake = Fake(named=True, lease_ends_s=20)
     fake.plugin.trouble = [None, HANG, HANG]  # while it publishes, and when it is to retire
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(12)
         fake.plugin.answer = HANG
         await trio.sleep(18)
@@ -334,18 +312,17 @@ async def test_lease_ends_a_publisher_that_answers_nothing(autojump_clock: Clock
 
 
 async def test_publisher_without_a_status_is_left(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.plugin.answer = True, HANG
-    async with running(fake):
+    fake = Fake(named=True)
+    fake.plugin.answer = HANG
+    async with background(fake.hosted.run):
         await trio.sleep(12)
         assert fake.plugin.done() == ["standby", "publish", "left"]
         assert fake.hosted.problem == "it has given no status within 10 s"
 
 
 async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.lease_ends_s = True, 20
-    async with running(fake):
+    fake = Fake(named=True, lease_ends_s=20)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.lease_ends_s, fake.plugin.trouble = 12, [HANG]
     assert fake.plugin.calls[-2:] == [(10, "retire"), (12, "left")]
@@ -354,23 +331,22 @@ async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clo
 async def test_defect_while_the_node_ends_does_not_reach_it(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.plugin.answer = BAD_CLEANUP
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(3)
     assert fake.hosted.problem == "ZeroDivisionError: a defect"
 
 
 async def test_disk_that_hangs_does_not_keep_it_from_stopping(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.lease_ends_s, fake.disk_hangs = True, 40, True
-    async with running(fake):
+    fake = Fake(named=True, lease_ends_s=40, disk_hangs=True)
+    async with background(fake.hosted.run):
         await trio.sleep(50)
         assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
 
 
 async def test_plugin_that_cannot_be_left_blocks_others_for_one_lease(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.plugin.ends = True, trio.Event()
-    async with running(fake):
+    fake = Fake(named=True)
+    fake.plugin.ends = trio.Event()
+    async with background(fake.hosted.run):
         try:
             await trio.sleep(10)
             fake.named, fake.plugin.trouble = False, [HANG]
@@ -401,7 +377,7 @@ LEAF = DestinationStatus(destination=encode(bytes(391)))
 async def test_status_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
     fake = Fake()
     fake.plugin.answer = answer
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(2)
         assert fake.plugin.done()[-1] == "left"
         assert fake.hosted.status == PublisherStatus(is_publishing=False)
@@ -412,9 +388,9 @@ async def test_status_that_no_farm_would_take_is_a_defect(answer: Any, autojump_
     "answer", [None, Published(published_ms=-1), Published(published_ms=1, lease_set=bytes(5000))]
 )
 async def test_publication_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.plugin.says = True, answer
-    async with running(fake):
+    fake = Fake(named=True)
+    fake.plugin.says = answer
+    async with background(fake.hosted.run):
         await trio.sleep(2)
         assert fake.plugin.done() == ["standby", "publish", "left"]
         assert fake.published == []
@@ -422,7 +398,7 @@ async def test_publication_that_no_farm_would_take_is_a_defect(answer: Any, auto
 
 async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) -> None:
     fake = Fake()
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(4)
         fake.named, fake.plugin.trouble = True, [HANG]
         await trio.sleep(5)
@@ -436,10 +412,9 @@ async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) 
 
 
 async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named = True
+    fake = Fake(named=True)
     fake.plugin.trouble = [None, PublisherError("refused"), HANG, None, PublisherError("refused")]
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(4)
         assert fake.hosted.problem == "refused"
         await trio.sleep(20)
@@ -452,9 +427,8 @@ async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autoju
 
 
 async def test_order_that_cannot_be_made_is_a_problem_and_is_made_later(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.cannot_order = True, "no such date"
-    async with running(fake):
+    fake = Fake(named=True, cannot_order="no such date")
+    async with background(fake.hosted.run):
         await trio.sleep(11)
         assert (fake.hosted.problem, fake.hosted.is_publishing) == ("no such date", False)
         assert fake.plugin.done() == ["standby"]
@@ -469,9 +443,8 @@ async def test_order_that_cannot_be_made_is_a_problem_and_is_made_later(autojump
 
 
 async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named = True
-    async with running(fake):
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.plugin.stands = False
         await trio.sleep(2)
@@ -480,9 +453,8 @@ async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock)
 
 async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(autojump_clock: Clock) -> None:
     """Its node leaves `meta.publishing` out meanwhile, so that the farm names another one."""
-    fake = Fake()
-    fake.named = True
-    async with running(fake):
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.plugin.stands = False
         fake.plugin.trouble = [None, *[PublisherError("the router is gone")] * 4]
@@ -496,7 +468,7 @@ async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(aut
 
 async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_clock: Clock) -> None:
     fake = Fake()
-    async with running(fake):
+    async with background(fake.hosted.run):
         await trio.sleep(20)
         assert fake.hosted.is_ready
         fake.plugin.trouble = [PublisherError("the router is gone")] * 2
@@ -510,11 +482,9 @@ async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_c
 async def test_plugin_that_says_that_its_router_is_gone_is_not_ready_at_once(
     named: bool, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake()
-    fake.named = named
+    fake = Fake(named=named)
     with noted(caplog, "publication-lost" if named else "standby-lost"):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(fake.hosted.run)
+        async with background(fake.hosted.run):
             await trio.sleep(20.5)
             assert fake.hosted.is_ready
             fake.plugin.trouble = [*([None] if named else []), *[PublisherError("no router")] * 100]
@@ -527,7 +497,6 @@ async def test_plugin_that_says_that_its_router_is_gone_is_not_ready_at_once(
             fake.plugin.trouble, fake.plugin.is_ready = [], True
             await trio.sleep(6)
             assert fake.hosted.is_ready
-            nursery.cancel_scope.cancel()
 
 
 async def test_plugin_that_changes_all_the_time_is_not_asked_all_the_time(autojump_clock: Clock) -> None:
@@ -542,20 +511,16 @@ async def test_plugin_that_changes_all_the_time_is_not_asked_all_the_time(autoju
         return await status()
 
     fake.plugin.status = counted  # type: ignore[method-assign]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
-        nursery.cancel_scope.cancel()
     assert 10 < asked <= 10 / MIN_WATCH_S + 1
 
 
 async def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lost(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake()
-    fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.plugin.standby_takes_s = 5
         fake.named = False
@@ -563,17 +528,14 @@ async def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lo
             assert fake.hosted.is_ready
             await trio.sleep(1)
         assert fake.plugin.done() == ["standby", "publish", "retire", "standby"]
-        nursery.cancel_scope.cancel()
     assert "standby-lost" not in caplog.text
 
 
 async def test_successor_is_announced_once_even_while_the_plugin_gets_ready_again(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake()
-    fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         assert fake.hosted.published == fake.published[0]
         fake.plugin.done()
@@ -586,18 +548,15 @@ async def test_successor_is_announced_once_even_while_the_plugin_gets_ready_agai
             assert fake.plugin.done() == ["retire", "standby"]
         assert fake.plugin.successors == [None, b"successor"]
         assert fake.hosted.is_ready
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("trouble", [HANG, PublisherError("too late")])
 async def test_successor_that_cannot_be_announced_does_no_harm(
     trouble: Exception | str, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake()
-    fake.named = True
+    fake = Fake(named=True)
     with noted(caplog, "successor-not-announced"):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(fake.hosted.run)
+        async with background(fake.hosted.run):
             await trio.sleep(10)
             fake.named = False
             await trio.sleep(10)
@@ -607,27 +566,23 @@ async def test_successor_that_cannot_be_announced_does_no_harm(
             await trio.sleep(10)
             assert fake.plugin.done() == ["retire", "standby"]
             assert (fake.hosted.is_ready, fake.hosted.problem) == (True, "")
-            nursery.cancel_scope.cancel()
 
 
 async def test_successor_is_not_announced_once_the_node_publishes_again(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    fake = Fake(named=True)
+    async with background(fake.hosted.run):
         await trio.sleep(10)
         fake.hosted.announce(b"successor")
         await trio.sleep(10)
         fake.named = False
         await trio.sleep(10)
         assert fake.plugin.successors == [None]
-        nursery.cancel_scope.cancel()
 
 
 async def test_standby_that_fails_is_repeated_and_nothing_is_published_before(autojump_clock: Clock) -> None:
-    fake = Fake()
-    fake.named, fake.plugin.trouble = True, [PublisherError("no router"), HANG, PublisherError("no router")]
-    async with running(fake):
+    fake = Fake(named=True)
+    fake.plugin.trouble = [PublisherError("no router"), HANG, PublisherError("no router")]
+    async with background(fake.hosted.run):
         await trio.sleep(60)
         assert not fake.hosted.is_ready
         assert not fake.hosted.confirmed.is_set()
@@ -645,10 +600,10 @@ def noted(caplog: pytest.LogCaptureFixture, event: str) -> Iterator[None]:
 async def test_defect_of_a_plugin_costs_only_the_plugin(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake()
-    fake.named, fake.plugin.trouble = True, [None, ZeroDivisionError("a defect")]
+    fake = Fake(named=True)
+    fake.plugin.trouble = [None, ZeroDivisionError("a defect")]
     with noted(caplog, "publisher-failed"):
-        async with running(fake):
+        async with background(fake.hosted.run):
             await trio.sleep(1)
             assert not fake.hosted.is_ready
             assert fake.blocks_others() or fake.named

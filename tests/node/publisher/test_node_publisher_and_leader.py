@@ -9,12 +9,9 @@ import trio
 
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.setup.provision import MemberPlan
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import Cluster, cluster, simulated_member
 
 LEADER = 1
 
@@ -41,16 +38,8 @@ async def until_publishing(nodes: Cluster, publisher: int) -> None:
 async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_path: Path) -> None:
     key = tmp_path / "master.key"
     master = encode(create_keys(key).destination)
-    members = {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            router={"plugin": "simulated", "seed": node_id},
-            leaves=(encode(simulated_destination(node_id)),),
-            publishers=({"plugin": "simulated"},),
-        )
-        for node_id, port in enumerate(free_ports(3), 1)
-    }
+    publishers = ({"plugin": "simulated"},)
+    members = {node_id: simulated_member(node_id, publishers=publishers) for node_id in (1, 2, 3)}
     plan: dict[str, Any] = {"application": "publisher", "master": master, "master_key_file": key}
     async with cluster(tmp_path, 3, start=False, members=members, **plan) as nodes:
         nodes.favour(LEADER)

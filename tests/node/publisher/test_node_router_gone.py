@@ -16,13 +16,11 @@ import pytest
 
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.lease_set import decode_lease_set
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.publisher import PublisherApplication, application
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
-from garlicfarm.setup.provision import MemberPlan
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import Cluster, cluster, member
 from tests.running import wait_until
 
 INTERVAL_MS = 600_000
@@ -121,15 +119,8 @@ async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         return [services[node_id]]
 
     monkeypatch.setattr(application, "make_publishers", make_publishers)
-    members = {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            router={"plugin": "simulated", "seed": node_id},
-            publishers=({"plugin": "simulated"},),
-        )
-        for node_id, port in enumerate(free_ports(3), 1)
-    }
+    tables: Any = {"publishers": ({"plugin": "simulated"},)}
+    members = {n: member(router={"plugin": "simulated", "seed": n}, **tables) for n in (1, 2, 3)}
     async with cluster(tmp_path, 3, members=members, application="publisher") as nodes:
         await nodes.leader()
         view: Any = nodes.node(1).farms["farm"]

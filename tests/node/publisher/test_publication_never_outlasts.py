@@ -23,6 +23,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import WATCH_S, HostedPublisher
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
+from tests.running import background
 
 LEASE_S, RETIRE_S = 45, 5
 RUN_S = 600
@@ -167,11 +168,9 @@ def test_nothing_stays_published_beyond_the_lease_or_unsaid(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(farm.run)
                 nursery.start_soon(farm.check)
-                async with trio.open_nursery() as node:
-                    node.start_soon(farm.hosted.run)
+                async with background(farm.hosted.run):
                     await trio.sleep(RUN_S + farm.chance.uniform(0, 100))
                     ends_at = trio.current_time()
-                    node.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
             assert not farm.plugin.stands
             return trio.current_time() - ends_at

@@ -27,7 +27,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
-from tests.running import wait_until
+from tests.running import background, wait_until
 
 NOW_S = int(time.time())
 LEAVES = (MetaLease(b"a" * 32, 0, NOW_S + 3600), MetaLease(b"b" * 32, 3, NOW_S + 1800))
@@ -141,8 +141,7 @@ def test_order_after_the_last_date_of_a_lease_set_says_so(
 async def test_node_whose_clock_is_wrong_does_not_publish_and_says_so(tmp_path: Path) -> None:
     named = Named()
     task = task_of(named, tmp_path, plugin(tmp_path))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.publishing_to_report is True)
         named.clock = "is 9 days behind the farm's: correct it"
         named.name(1)
@@ -150,7 +149,6 @@ async def test_node_whose_clock_is_wrong_does_not_publish_and_says_so(tmp_path: 
         await wait_until(lambda: task.describe()[0]["state"] == "standby")
         (row,) = task.describe()
         assert row["problems"] == ["this node's clock is 9 days behind the farm's: correct it"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_order_without_master_keys_has_no_lease_set(tmp_path: Path) -> None:
@@ -169,8 +167,7 @@ async def test_reports_what_its_publisher_does_from_standby_to_retirement(tmp_pa
     task = task_of(named, tmp_path, made)
     named.publisher = 2
     assert task.publishing_to_report is None  # not ready
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await task.wait_confirmed()
         assert task.publishing_to_report is False
         assert task.describe()[0]["state"] == "standby"
@@ -185,7 +182,6 @@ async def test_reports_what_its_publisher_does_from_standby_to_retirement(tmp_pa
         assert task.publishing_to_report is True  # until it has retired
         await wait_until(lambda: made.order is None)
         await wait_until(lambda: task.publishing_to_report is None)
-        nursery.cancel_scope.cancel()
     again = task_of(named, tmp_path, plugin(tmp_path))
     assert again.last_published_ms == task.last_published_ms
 
@@ -200,11 +196,9 @@ async def test_required_publisher_that_is_not_ready_keeps_the_node_from_publishi
 
         made.on_call = hang
         task = task_of(named, tmp_path, made)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(task.run)
+        async with background(task.run):
             await trio.testing.wait_all_tasks_blocked()
             assert task.publishing_to_report is expected
-            nursery.cancel_scope.cancel()
 
 
 # A member that can no longer publish (D22)
@@ -213,8 +207,7 @@ async def test_required_publisher_that_is_not_ready_keeps_the_node_from_publishi
 async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_path: Path) -> None:
     named, made = Named(), plugin(tmp_path)
     task = task_of(named, tmp_path, made)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.describe()[0]["state"] == "publishing")
         assert task.news == frozenset()
         made.kill_router()
@@ -228,7 +221,6 @@ async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_
         await wait_until(lambda: len(task.news) == 2)
         assert task.news == {("withdrawn", 1), ("released", 10)}
         assert task.publishing_to_report is None
-        nursery.cancel_scope.cancel()
 
 
 async def test_withdrawn_member_offers_itself_after_r_intervals_with_its_router(
@@ -309,8 +301,7 @@ class Service(SimulatedPublisher):
 async def test_lease_set_of_a_service_is_news_while_it_is_published(tmp_path: Path) -> None:
     named, made = Named(), plugin(tmp_path, Service)
     task = task_of(named, tmp_path, made)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         assert task.lease_set is None
         await wait_until(lambda: task.lease_set)
         assert task.last_published_ls is None  # that is a Meta LeaseSet's
@@ -319,7 +310,6 @@ async def test_lease_set_of_a_service_is_news_while_it_is_published(tmp_path: Pa
         named.name(2)
         assert task.lease_set is None
         assert task.news == frozenset()
-        nursery.cancel_scope.cancel()
 
 
 async def test_date_of_what_a_service_has_published_again_by_itself_is_reported(tmp_path: Path) -> None:
@@ -332,10 +322,8 @@ async def test_date_of_what_a_service_has_published_again_by_itself_is_reported(
             return msgspec.structs.replace(await super().status(), published_ms=again_ms)
 
     task = task_of(Named(), tmp_path, plugin(tmp_path, Again))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.last_published_ms == again_ms)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("size", [MAX_LEASE_SET_BYTES, MAX_LEASE_SET_BYTES + 1])
@@ -346,11 +334,9 @@ async def test_lease_set_that_is_too_large_for_a_status_is_left_out(tmp_path: Pa
             return msgspec.structs.replace(published, lease_set=bytes(size))
 
     task = task_of(Named(), tmp_path, plugin(tmp_path, Large))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.describe()[0]["state"] == "publishing")
         assert (task.lease_set is None) is (size > MAX_LEASE_SET_BYTES)
-        nursery.cancel_scope.cancel()
 
 
 OTHER = long_term(b"\6" * 32)
@@ -374,8 +360,7 @@ async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newe
     successor = lease_set_2(keys, int(time.time()) + ahead_s, 90, ())
     task = task_of(named, tmp_path, made)
     calls: list[str] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.lease_set)
         named.due_since = None
         named.name(2)
@@ -391,7 +376,6 @@ async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newe
         for _ in range(3):
             named.name(2)
             await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
     assert made.successor == (successor if is_announced else None)
     assert calls.count("retire") == is_announced
 
@@ -401,15 +385,13 @@ async def test_lease_set_that_is_forged_is_refused_and_told(tmp_path: Path) -> N
     forged = bytearray(lease_set_2(Service.keys, int(time.time()) + 60, 90, ()))
     forged[-1] ^= 1
     task = task_of(named, tmp_path, made)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await wait_until(lambda: task.lease_set)
         named.due_since, named.reports[2] = 12, NodeReport(applied=12, lease_set=encode(bytes(forged)))
         named.name(2)
         await wait_until(lambda: named.warnings)
         assert named.warnings == ["successor-refused"]
         assert made.successor is None
-        nursery.cancel_scope.cancel()
 
 
 class Auxiliary(SimulatedPublisher):
@@ -439,14 +421,12 @@ async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> N
     task = task_of(named, tmp_path, made)
     assert [leaf.destination for leaf in task.leaves()] == [encode(bytes(391))]
     assert task.keys() == [made.key]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await task.wait_confirmed()
         assert task.publishing_to_report is False
         cast(WithKey, made).expires_ms = 0
         await wait_until(lambda: task.keys() == [made.key])
         assert task.publishing_to_report is None  # it has expired
-        nursery.cancel_scope.cancel()
 
 
 async def test_publishes_nothing_with_a_key_that_it_must_not_use_though_it_is_named(tmp_path: Path) -> None:
@@ -454,8 +434,7 @@ async def test_publishes_nothing_with_a_key_that_it_must_not_use_though_it_is_na
     named, made = Named(), plugin(tmp_path, WithKey)
     named.duplicates = True
     task = task_of(named, tmp_path, made)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task.run)
+    async with background(task.run):
         await task.wait_confirmed()
         await trio.testing.wait_all_tasks_blocked()
         assert made.order is None
@@ -465,7 +444,6 @@ async def test_publishes_nothing_with_a_key_that_it_must_not_use_though_it_is_na
         cast(WithKey, made).expires_ms = 0
         named.name(1)
         await wait_until(lambda: made.order is None)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"published_ms":"x"}', b'{"published_ms":-1}'])

@@ -29,6 +29,7 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.router import STATUS_TIMEOUT_S, Router
 from tests.node.support.cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, destination, status
+from tests.running import background
 
 Clock = trio.testing.MockClock
 INTERVAL_S = 30.0  # of a farm that was told nothing else
@@ -171,8 +172,7 @@ async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_lea
         order = encode_admin("farm", T0, 2, None, "interval", "alice", {"ms": ms})
         farm.application.apply(farm.applied_index, 1, order)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_for, 20_000, reporter)
+    async with background(lambda: run_for(20_000, reporter)):
         await trio.sleep(INTERVAL_S + 10)
         set_interval(3_600_000)  # the last status named 30 s: its lease is 45 s long
         await trio.sleep(40)
@@ -183,7 +183,6 @@ async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_lea
         set_interval(1_000)
         await trio.sleep(10)
         assert len(farm.times) in (14, 15)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("answers_after_s", "first_at_s"), [(7, 7), (10_000, 45)])
@@ -199,10 +198,8 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
         await trio.sleep(answers_after_s)
         publishers.confirmed.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(clear)
+    async with background(clear):
         await run_for(60, reporter)
-        nursery.cancel_scope.cancel()
     assert farm.times[0] == pytest.approx(first_at_s)  # at the latest when a lease of before is over
 
 
@@ -474,14 +471,12 @@ async def test_status_names_the_offline_keys_and_when_the_first_of_them_expires(
 
 async def test_news_are_posted_at_once_and_once_and_leave_the_turns_alone(autojump_clock: Clock) -> None:
     farm, publishers, router, reporter = with_publishers()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reporter.run)
+    async with background(reporter.run):
         await trio.sleep(10)
         publishers.news = frozenset({("withdrawn", 1)})
         await trio.sleep(5)
         publishers.news |= {("released", 1)}
         await trio.sleep(2 * INTERVAL_S)
-        nursery.cancel_scope.cancel()
     assert farm.times == pytest.approx([0, 10, 15, INTERVAL_S, 2 * INTERVAL_S], abs=0.11)
     first, *others = (json.loads(entry) for entry in farm.posted)
     assert [each["destinations"] for each in others[:2]] == [first["destinations"]] * 2  # not asked again
@@ -498,12 +493,10 @@ async def test_router_that_hangs_does_not_delay_news(
     farm.router = cast(Router, HangingRouter())
     publishers = FakePublishers()
     reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, publishers, lease)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reporter.run)
+    async with background(reporter.run):
         await trio.sleep(1)
         publishers.news = frozenset({("withdrawn", 1)})
         await trio.sleep(1)
-        nursery.cancel_scope.cancel()
     assert farm.times == pytest.approx([1], abs=0.06)
     # What it says of time is of the moment at which it was begun anew.
     assert lease.expires_ms == pytest.approx(1000 + 45_000, abs=60)
@@ -512,12 +505,10 @@ async def test_router_that_hangs_does_not_delay_news(
 async def test_news_wait_for_the_outcome_of_the_status_before(autojump_clock: Clock) -> None:
     farm, publishers, _, reporter = with_publishers()
     farm.trouble = [OutcomeUnknown("x")] * 10
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reporter.run)
+    async with background(reporter.run):
         await trio.sleep(1)
         publishers.publishing_to_report, publishers.news = False, frozenset({("withdrawn", 1)})
         await trio.sleep(20)
-        nursery.cancel_scope.cancel()
     assert len(set(farm.posted)) == 2
     assert farm.posted[:11] == [farm.posted[0]] * 11
     assert json.loads(farm.posted[11])["meta"]["publishing"] is False
@@ -527,12 +518,10 @@ async def test_news_in_the_last_tenth_of_an_interval_take_the_place_of_the_next_
     autojump_clock: Clock,
 ) -> None:
     farm, publishers, _, reporter = with_publishers()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reporter.run)
+    async with background(reporter.run):
         await trio.sleep(0.95 * INTERVAL_S)
         publishers.news = frozenset({("withdrawn", 1)})
         await trio.sleep(1.5 * INTERVAL_S)
-        nursery.cancel_scope.cancel()
     assert farm.times == pytest.approx([0, 0.95 * INTERVAL_S, 2 * INTERVAL_S], abs=0.11)
 
 

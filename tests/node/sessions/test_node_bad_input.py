@@ -14,9 +14,7 @@ import pytest
 import trio
 
 from garlicfarm.extensions import EXTENSIONS
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.raft import Role
-from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire import (
     encode_configuration,
     encode_log_pack,
@@ -85,11 +83,7 @@ async def jraft(directory: Path) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def secured(directory: Path) -> AsyncIterator[Place]:
-    members = {
-        member: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
-        for member, port in enumerate(free_ports(3), 1)
-    }
-    async with cluster(directory, members=members, raft=PATIENT, start=False) as nodes:
+    async with cluster(directory, 3, raft=PATIENT, start=False) as nodes:
         await nodes.start(1)
 
         async def dial() -> Wire:

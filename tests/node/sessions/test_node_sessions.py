@@ -19,6 +19,7 @@ from garlicfarm.wire import Limits, ResponseDecoder, encode_request, encode_resp
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.node.support.cluster import ALONE, client_request, cluster
 from tests.node.support.link_in_memory import SendsNow
+from tests.running import background
 
 ALICE = Principal("user alice", 0, may_post=True)
 BOB = Principal("user bob", 0, may_post=False)
@@ -282,13 +283,11 @@ async def test_request_that_only_a_member_may_send_ends_a_users_connection(
     ours, theirs = trio.testing.memory_stream_pair()
     farm, errors = FakeFarm(), list[BaseException]()
     request = client_request(bytes(600_000), bytes(600_000), source=principal.member_id, destination=1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs, principal), errors)
+    async with background(lambda: running(session(farm, theirs, principal), errors)):
         await ours.send_all(encode_request(request))
         await trio.testing.wait_all_tasks_blocked()
         assert len(farm.requests) == read
         assert [isinstance(error, RemoteProtocolError) for error in errors] == [True] * (not read)
-        nursery.cancel_scope.cancel()
 
 
 async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from garlicfarm.cli import run as run_command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.errors import Compacted, LocalProtocolError
 from garlicfarm.feed.contract import Feed, FeedSource
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.node import retention as retention_module
 from garlicfarm.raft import Change, ConfChange
-from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.setup.provision import FarmPlan, create_farm
 from garlicfarm.wire.messages import ClusterServer
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import Cluster, cluster, member
 from tests.running import wait_until
 
 LENGTH = 40
@@ -152,9 +151,8 @@ async def test_members_number_entries_alike_whether_they_replayed_them_or_got_a_
 def test_feed_of_epochs_that_retention_does_not_keep_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    member = MemberPlan(endpoint=f"ssl://127.0.0.1:{free_ports(1)[0]}", admin_url="https://127.0.0.1:0")
     plan = FarmPlan(application="log", retention={"keep_entries": 39}, epoch_length=LENGTH)
-    node = create_farm(tmp_path / "farm", {1: member}, plan).directories[1]
+    node = create_farm(tmp_path / "farm", {1: member()}, plan).directories[1]
     config = node / "garlicfarm.toml"
     assert run_command(["config", "check", "--config", str(config)]) == Exit.OK
     configure(node)

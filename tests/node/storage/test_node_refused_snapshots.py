@@ -17,6 +17,7 @@ from garlicfarm.wire.messages import (
     SnapshotSyncRequest,
     ValueType,
 )
+from tests.running import background
 
 TERM = 5
 
@@ -37,8 +38,7 @@ async def test_refused_snapshot_of_a_jraft_leader_is_answered_late_yet_before_an
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
         decoder, principal = ResponseDecoder(), Principal("a JRaft peer", 0, True, is_jraft=True)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run)
+        async with background(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run):
 
             async def ask(data: bytes, *, done: bool) -> tuple[bool, int, float]:
                 """As JRaft does: the next piece once this one is answered."""
@@ -57,4 +57,3 @@ async def test_refused_snapshot_of_a_jraft_leader_is_answered_late_yet_before_an
                 assert waited_s < raft.rpc_timeout_s
                 assert farm.leader_id == 2, "and nobody stands for election meanwhile"
             assert trio.current_time() - begun > 5 * raft.election_timeout_max_s
-            nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Entry
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.wire.messages import ValueType
-from tests.running import wait_until
+from tests.running import background, wait_until
 
 KILLS = 10
 RAFT = {
@@ -103,8 +103,7 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
                     after = gone.first_index - 1
 
         async def be_killed() -> None:
-            async with trio.open_nursery() as posting:
-                posting.start_soon(post)
+            async with background(post):
                 for _ in range(KILLS):
                     enough = len(acknowledged) + 100
                     await wait_until(lambda: len(acknowledged) >= enough)  # noqa: B023 - it is over before
@@ -114,7 +113,6 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
                     await farm.kill(victim)
                     await trio.sleep(rnd.uniform(0, 0.3))
                     await farm.start(victim)
-                posting.cancel_scope.cancel()
 
         async with trio.open_nursery() as reading:
             for node_id in ids:

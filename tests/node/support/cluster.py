@@ -17,6 +17,8 @@ from garlicfarm.credentials.member_credentials import member_password, read_secr
 from garlicfarm.credentials.roles import UserRole
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import DialCredentials, Established, initiate
 from garlicfarm.node import Node, serve
@@ -275,6 +277,18 @@ class Cluster:
             yield client
 
 
+def member(scheme: str = "ssl", **plan: Any) -> MemberPlan:
+    """A member on ports of its own."""
+    (port,) = free_ports(1)
+    return MemberPlan(endpoint=f"{scheme}://127.0.0.1:{port}", admin_url="https://127.0.0.1:0", **plan)
+
+
+def simulated_member(node_id: int, **plan: Any) -> MemberPlan:
+    """The same with a simulated router, and a leaf."""
+    router = {"plugin": "simulated", "seed": node_id}
+    return member(router=router, leaves=(encode(simulated_destination(node_id)),), **plan)
+
+
 @asynccontextmanager
 async def cluster(
     directory: Path,
@@ -288,10 +302,7 @@ async def cluster(
     """A farm of ``count`` nodes, by default of application ``log``, with the users `USERS`."""
     plan = {"application": "log", "raft": ALONE if count == 1 else THREE} | plan
     if members is None:
-        members = {
-            node_id: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
-            for node_id, port in enumerate(free_ports(count), 1)
-        }
+        members = {node_id: member() for node_id in range(1, count + 1)}
     farm_plan = FarmPlan(**plan)
     made = await trio.to_thread.run_sync(create_farm, directory / "farm", members, farm_plan)
     for path in made.directories.values():

@@ -9,12 +9,11 @@ from typing import Any
 
 import trio
 
-from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import without_handshake
-from garlicfarm.setup.provision import MemberPlan
+from garlicfarm.transport import Endpoint
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
-from tests.node.support.cluster import Cluster, Wire, cluster, next_message
+from tests.node.support.cluster import Cluster, Wire, cluster, member, next_message
 
 PATIENT = {
     "election_timeout_min_s": 600.0,
@@ -101,24 +100,21 @@ async def played(
     directory: Path, others: Sequence[int] = (2, 3), *, start: bool = True, **plan: Any
 ) -> AsyncIterator[Play]:
     """The real node 1 of a cluster with these others, on ports of ours that take what it opens."""
-    ports = dict(zip((1, *others), free_ports(1 + len(others)), strict=True))
-    members = {
-        member: MemberPlan(endpoint=f"jraft://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
-        for member, port in ports.items()
-    }
+    members = {node_id: member("jraft") for node_id in (1, *others)}
     send, receive = trio.open_memory_channel[Heard](100)
     options: dict[str, Any] = {"raft": PATIENT, "start": False} | plan
     async with trio.open_nursery() as nursery:
 
-        def serve(member: int) -> Any:
+        def serve(node_id: int) -> Any:
             async def heard(stream: trio.SocketStream) -> None:
-                await send.send(Heard(member, stream))
+                await send.send(Heard(node_id, stream))
                 await trio.sleep_forever()
 
             return heard
 
-        for member in others:
-            await nursery.start(trio.serve_tcp, serve(member), ports[member])
+        for node_id in others:
+            port = Endpoint.parse(members[node_id].endpoint).port
+            await nursery.start(trio.serve_tcp, serve(node_id), port)
         async with cluster(directory, members=members, **options) as nodes:
             if start:
                 await nodes.start(1)

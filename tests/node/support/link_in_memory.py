@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -12,6 +13,7 @@ from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, Link, LinkConfig
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+from tests.running import background
 
 Clock = trio.testing.MockClock
 
@@ -37,6 +39,13 @@ class Server:
         self.attempts: list[float] = []
         self.nursery: trio.Nursery
         self.pair: Callable[[], tuple[trio.abc.Stream, trio.abc.Stream]] = trio.testing.memory_stream_pair
+
+    @asynccontextmanager
+    async def serving(self, *tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+        """It serves its connections, and these tasks run, for as long as the block lasts."""
+        async with trio.open_nursery() as self.nursery, background(*tasks):
+            yield
+            self.nursery.cancel_scope.cancel()
 
     async def connect(self) -> Established:
         self.attempts.append(trio.current_time())
