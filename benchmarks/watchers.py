@@ -84,9 +84,7 @@ async def watch_all(url: str, pin: str, farm: str, count: int) -> None:
     """The watchers' process: says that all are connected; at each line of stdin, once so many bytes have come
     to each, how many came to all, and its CPU time."""
     counts = Counter[int]()
-    client = HttpsClient(
-        url, user=USER, password=PASSWORD, tls=client_tls(pin=pin, ca=None), connect_s=60, answer_s=60
-    )
+    client = HttpsClient(url, user=USER, password=PASSWORD, tls=client_tls(pin=pin, ca=None))
     async with trio.open_nursery() as nursery:
         for number in range(count):
             counts[number] = 0

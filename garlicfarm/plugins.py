@@ -43,7 +43,6 @@ T = TypeVar("T")
 class PluginInfo:
     """One installed plugin: its class and its distribution."""
 
-    group: str
     name: str
     value: str
     distribution: str
@@ -180,7 +179,7 @@ def make_feed(name: str, table: Mapping[str, Any], base_dir: Path, site: FeedSit
 
 def _info(found: EntryPoint) -> PluginInfo:
     name, version = (found.dist.name, found.dist.version) if found.dist else ("", "")
-    return PluginInfo(found.group, found.name, found.value, name, version)
+    return PluginInfo(found.name, found.value, name, version)
 
 
 def _what_to_install(found: EntryPoint) -> str:

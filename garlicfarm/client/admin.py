@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminClient", "Page"]
 
-CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 90.0  # longer than a linearizable long poll, and than a node waits for a commit
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
@@ -86,14 +84,7 @@ class AdminClient:
             raise ConfigError(["no admin URL given"])
 
         def client(url: str, own: str | None) -> HttpsClient:
-            return HttpsClient(
-                url,
-                user=user,
-                password=password,
-                tls=client_tls(pin=own or pin, ca=ca),
-                connect_s=CONNECT_TIMEOUT_S,
-                answer_s=ANSWER_TIMEOUT_S,
-            )
+            return HttpsClient(url, user=user, password=password, tls=client_tls(pin=own or pin, ca=ca))
 
         self._client = client
         self._nodes = {url: client(url, own) for url, own in map(node_address, urls)}

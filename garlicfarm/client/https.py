@@ -24,6 +24,10 @@ from garlicfarm.http.digest import ChallengeCache
 
 __all__ = ["CONNECT_ERRORS", "TIMEOUTS", "TRANSPORT_ERRORS", "HttpsClient", "StreamedAnswer"]
 
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = (
+    90.0  # for each piece: longer than a linearizable long poll, and than a node waits for a commit
+)
 MAX_CONNECTIONS = 8
 KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
 
@@ -61,19 +65,9 @@ class HttpsClient:
     ``authority`` is its host and port, as in the header Host.
 
     :param tls: verifies the server.
-    :param connect_s: seconds for a connection to be made; ``answer_s``: for each piece of an answer.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        user: str,
-        password: str,
-        tls: ssl.SSLContext,
-        connect_s: float,
-        answer_s: float,
-    ) -> None:
+    def __init__(self, url: str, *, user: str, password: str, tls: ssl.SSLContext) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self.authority = parts.netloc
@@ -81,7 +75,8 @@ class HttpsClient:
         self._password = password
         self._key = (self.authority, "", user)
         self._challenges = ChallengeCache()
-        self._timeout = {"connect": connect_s, "read": answer_s, "write": answer_s, "pool": answer_s}
+        self._timeout = dict.fromkeys(("read", "write", "pool"), ANSWER_TIMEOUT_S)
+        self._timeout["connect"] = CONNECT_TIMEOUT_S
         self._pool = httpcore.AsyncConnectionPool(
             tls,
             max_connections=MAX_CONNECTIONS,

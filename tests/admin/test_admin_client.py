@@ -15,8 +15,8 @@ from garlicfarm.admin.app import MAX_WAIT_S
 from garlicfarm.admin.responses import COMMIT_DEADLINE_S
 from garlicfarm.admin.server import IDLE_S
 from garlicfarm.client import AdminClient
-from garlicfarm.client.admin import ANSWER_TIMEOUT_S
 from garlicfarm.client.answers import Answer, failure
+from garlicfarm.client.https import ANSWER_TIMEOUT_S
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import (
@@ -172,7 +172,7 @@ async def test_certificate_without_pin_and_authority_says_how_to_name_it(node: F
 
 
 async def test_node_that_makes_no_connection_in_time_is_unreachable_and_says_so(monkeypatch):
-    monkeypatch.setattr("garlicfarm.client.admin.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("garlicfarm.client.https.CONNECT_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
         async with AdminClient([url], user="paul", password="x") as client:

@@ -360,7 +360,7 @@ async def test_watcher_that_never_reads_is_cut(node, url, monkeypatch):
 async def read_sse(node: FakeNode, url: str, query: str, count: int, **headers: str) -> list[dict[str, Any]]:
     """The first events."""
     tls = client_tls(pin=node.pin, ca=None)
-    client = HttpsClient(url, user="rita", password=PASSWORDS["rita"][1], tls=tls, connect_s=60, answer_s=60)
+    client = HttpsClient(url, user="rita", password=PASSWORDS["rita"][1], tls=tls)
     answer = await client.request("GET", PATH + query, headers=headers, stream=True)
     assert isinstance(answer, StreamedAnswer)
     assert answer.header("Content-Type") == "text/event-stream; charset=utf-8"

@@ -75,7 +75,7 @@ async def _websocket(node: NodeProcess) -> trio.SSLStream[trio.SocketStream]:
     """Live events of a node, whose answer is not read on."""
     assert node.url is not None
     tls = client_tls(pin=pin_of_file(node.directory / "data" / "tls" / "node.crt"), ca=None)
-    client = HttpsClient(node.url, user=USER, password=PASSWORD, tls=tls, connect_s=30, answer_s=30)
+    client = HttpsClient(node.url, user=USER, password=PASSWORD, tls=tls)
     answer = await client.request("GET", "/v1/node", headers={})
     await client.aclose()
     login = client.authorization("GET", PATH)

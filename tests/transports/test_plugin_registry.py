@@ -95,12 +95,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def test_own_plugins_are_listed_with_their_origin() -> None:
-    listed = {
-        (info.group, info.name): info for group in (TRANSPORTS, ROUTERS) for info in list_plugins(group)
-    }
-    ssl = listed[TRANSPORTS, "ssl"]
+    listed = {info.name: info for group in (TRANSPORTS, ROUTERS) for info in list_plugins(group)}
+    ssl = listed["ssl"]
     assert (ssl.value, ssl.distribution) == ("garlicfarm_transport_ssl:SslTransport", "garlicfarm")
-    assert {name for _, name in listed} >= {"ssl", "simulated", "i2pcontrol"}
+    assert listed.keys() >= {"ssl", "simulated", "i2pcontrol"}
     assert all(info.version for info in listed.values())
 
 
@@ -129,8 +127,8 @@ def test_listing_is_sorted_and_needs_nothing_importable(install: Install) -> Non
     install("zeta-plugins", "beta", "no_such_module:Thing")
     install("alpha-plugins", "gamma", "Good")
     assert list_plugins(GROUP) == (
-        PluginInfo(GROUP, "beta", "no_such_module:Thing", "zeta-plugins", "1.5"),
-        PluginInfo(GROUP, "gamma", "plugin_registry_examples:Good", "alpha-plugins", "1.5"),
+        PluginInfo("beta", "no_such_module:Thing", "zeta-plugins", "1.5"),
+        PluginInfo("gamma", "plugin_registry_examples:Good", "alpha-plugins", "1.5"),
     )
 
 
