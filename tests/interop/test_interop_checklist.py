@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-import garlicfarm_transport_jraft
 from garlicfarm.cli.node_join_jraft import TIMES
 from garlicfarm.config.model import PRESETS
-from garlicfarm.net import tcp
 from garlicfarm.raft import HardState, Role
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
@@ -44,27 +41,6 @@ def test_every_line_names_a_test_that_exists() -> None:
             if isinstance(target, ast.Name)
         }
         assert named[2] in tops, line
-
-
-def bare(code: str) -> str:
-    """Without indentation and empty lines: a formatter treats a piece of a class as a whole."""
-    return "\n".join(line.strip() for line in code.splitlines() if line.strip())
-
-
-def test_pieces_of_the_transports_tutorial_are_its_code() -> None:
-    folder = Path(garlicfarm_transport_jraft.__file__).parent
-    code = inspect.getsource(garlicfarm_transport_jraft)
-    tested = (ROOT / "tests" / "transports" / "test_jraft_transport_suite.py").read_text()
-    texts = [bare(text) for text in (code, inspect.getsource(tcp), tested)]
-    blocks = re.findall(r"^```(python|toml)\n(.*?)^```$", (folder / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) == 7
-    project = (ROOT / "pyproject.toml").read_text()
-    for language, block in blocks:
-        if language == "toml":
-            assert all(line in project for line in block.splitlines())
-        else:
-            assert any(bare(block) in text for text in texts), block
-    assert len(code.splitlines()) <= 60
 
 
 async def test_joiner_stands_for_no_election_before_it_is_a_member(autojump_clock: Clock) -> None:
