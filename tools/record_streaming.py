@@ -273,6 +273,21 @@ async def connect(port: int) -> trio.SocketStream:
 
 async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tunnels: list[int]) -> None:
     raw, pinged, offline = tunnels
+
+    @asynccontextmanager
+    async def scenario(
+        name: str, port: int = raw, *, is_closed: bool = True
+    ) -> AsyncIterator[tuple[Server, trio.SocketStream]]:
+        """A stream and who answers it. ``is_closed``: the client's router closes it at the end."""
+        server = Server(session)
+        session.answer_by(server)
+        async with await connect(port) as stream:
+            yield server, stream
+        if is_closed:
+            await until(lambda: server.is_closed)
+        await trio.sleep(2)
+        recorder.end(name)
+
     client = network[3]
     host = b32_address(session.keys.destination)
 
@@ -294,20 +309,13 @@ async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tun
     await trio.sleep(3)
     recorder.end("get")
 
-    server = Server(session)
-    session.answer_by(server)
-    async with await connect(raw) as stream:
+    async with scenario("upload-closed-by-client") as (server, stream):
         await stream.send_all(bytes(range(256)) * 80)
         await until(lambda: len(server.received) == 256 * 80)
         server.send(data=b"have it")
         assert await stream.receive_some() == b"have it"
-    await until(lambda: server.is_closed)
-    await trio.sleep(2)
-    recorder.end("upload-closed-by-client")
 
-    server = Server(session)
-    session.answer_by(server)
-    async with await connect(raw) as stream:
+    async with scenario("out-of-order-nacked", is_closed=False) as (server, stream):
         await stream.send_all(b"send")
         await until(lambda: server.received == b"send")
         for number in (1, 4, 2, 6, 3, 5):
@@ -320,19 +328,12 @@ async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tun
         while piece := await stream.receive_some():
             data += piece
         assert data == b"123456", data
-    await trio.sleep(2)
-    recorder.end("out-of-order-nacked")
 
-    server = Server(session)
-    session.answer_by(server)
-    async with await connect(offline) as stream:
+    async with scenario("client-signs-offline", offline) as (server, stream):
         await stream.send_all(b"signed offline")
         await until(lambda: server.received == b"signed offline")
         server.send(data=b"read")
         assert await stream.receive_some() == b"read"
-    await until(lambda: server.is_closed)
-    await trio.sleep(2)
-    recorder.end("client-signs-offline")
 
     session.answer_by(lambda _: None)
     async with await connect(raw) as stream:
@@ -340,9 +341,7 @@ async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tun
         await trio.sleep(40)
     recorder.end("syn-resent")
 
-    server = Server(session)
-    session.answer_by(server)
-    async with await connect(raw) as stream:
+    async with scenario("data-resent") as (server, stream):
         await stream.send_all(b"first")
         await until(lambda: server.received == b"first")
         for _ in range(3):
@@ -355,19 +354,12 @@ async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tun
         session.resume(server)
         server.ack()
         await until(lambda: len(server.received) == 5 + 12 + 8000)
-    await until(lambda: server.is_closed)
-    await trio.sleep(2)
-    recorder.end("data-resent")
 
-    server = Server(session)
-    session.answer_by(server)
-    async with await connect(raw) as stream:
+    async with scenario("reset-by-server", is_closed=False) as (server, stream):
         await stream.send_all(b"reset me")
         await until(lambda: server.received == b"reset me")
         server.send(RESET)
         assert await stream.receive_some() == b""
-    await trio.sleep(2)
-    recorder.end("reset-by-server")
 
     session.answer_by(lambda _: None)
     await trio.sleep(2.5 * PING_EACH_S)
