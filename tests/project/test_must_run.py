@@ -38,44 +38,30 @@ def outcome(run: pytest.Pytester, module: str, *arguments: str) -> tuple[int, st
     return int(ended.ret), ended.stdout.str() + ended.stderr.str()
 
 
-def test_missing_program_skips_the_test_and_says_what_to_do(run: pytest.Pytester) -> None:
-    code, output = outcome(run, NEEDS_CURL)
-    assert code == 0
-    assert "1 passed, 1 skipped" in output
-    assert "curl: curl is not installed: as root, make debs" in output
+OTHER_SKIPS = SKIPS_ITSELF.format(marker="other")
+BOTH = NEEDS_CURL + OTHER_SKIPS.partition("\n")[2]
 
 
-def test_missing_program_fails_a_run_that_must_have_it(run: pytest.Pytester) -> None:
-    code, output = outcome(run, NEEDS_CURL, "--must-run", "curl")
-    assert code == 1
-    assert "1 passed, 1 error" in output
-    assert "must run here (curl): Skipped: curl: curl is not installed" in output
-
-
-def test_present_program_runs_the_test(run: pytest.Pytester) -> None:
-    (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
-    code, output = outcome(run, NEEDS_CURL, "--must-run", "curl")
-    assert code == 0, output
-    assert "2 passed" in output
-
-
-def test_test_that_skips_itself_fails_where_it_must_run_and_only_there(run: pytest.Pytester) -> None:
-    (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
-    skips = SKIPS_ITSELF.format(marker="other")
-    code, output = outcome(run, NEEDS_CURL + skips.partition("\n")[2], "--must-run", "curl")
-    assert code == 0, output
-    code, output = outcome(run, skips, "--must-run", "other")
-    assert code == 1
-    assert "1 failed, 1 passed" in output
-    assert "must run here (other): Skipped: no mood" in output
-
-
-def test_module_that_cannot_be_imported_fails_where_its_marker_must_run(run: pytest.Pytester) -> None:
-    assert outcome(run, NOT_IMPORTED)[0] == 0
-    code, output = outcome(run, NOT_IMPORTED, "--must-run", "spark")
-    assert code != 0
-    assert "1 error" in output
-    assert "must run here (spark): Skipped: could not import 'no_such_module'" in output
+@pytest.mark.parametrize(
+    ("module", "has_curl", "must_run", "code", "words"),
+    [
+        (NEEDS_CURL, False, "", 0, "curl: curl is not installed: as root, make debs"),
+        (NEEDS_CURL, False, "curl", 1, "must run here (curl): Skipped: curl: curl is not installed"),
+        (NEEDS_CURL, True, "curl", 0, "2 passed"),
+        (BOTH, True, "curl", 0, "2 passed, 1 skipped"),
+        (OTHER_SKIPS, True, "other", 1, "must run here (other): Skipped: no mood"),
+        (NOT_IMPORTED, False, "", 0, "1 passed, 1 skipped"),
+        (NOT_IMPORTED, False, "spark", 2, "must run here (spark): Skipped: could not import"),
+        (RUNS, False, "curl", 1, "no test with the marker curl ran"),
+    ],
+)
+def test_run_fails_where_a_test_that_must_run_did_not(
+    run: pytest.Pytester, module: str, has_curl: bool, must_run: str, code: int, words: str
+) -> None:
+    if has_curl:
+        (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
+    ended, output = outcome(run, module, "--must-run", must_run)
+    assert (ended, words in output) == (code, True), output
 
 
 def test_module_that_needs_spark_must_run_only_where_spark_must(run: pytest.Pytester) -> None:
@@ -87,24 +73,16 @@ def test_module_that_needs_spark_must_run_only_where_spark_must(run: pytest.Pyte
     assert "must run here (curl, spark): Skipped: could not import 'no_such_module'" in output
 
 
-def test_marker_of_no_test_that_ran_fails_the_run(run: pytest.Pytester) -> None:
-    code, output = outcome(run, NEEDS_CURL, "-m", "not curl", "--must-run", "curl")
-    assert code == 1
-    assert "1 passed" in output
-    assert "no test with the marker curl ran" in output
-
-
 @pytest.mark.slow
 def test_tests_of_another_worker_are_counted_where_it_was_started(run: pytest.Pytester) -> None:
-    module = NEEDS_CURL + SKIPS_ITSELF.format(marker="other").partition("\n")[2]
-    code, output = outcome(run, module, "-n1", "--must-run", "curl")
+    code, output = outcome(run, BOTH, "-n1", "--must-run", "curl")
     assert code == 1
     assert "must run here (curl): Skipped: curl: curl is not installed" in output
     (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
-    code, output = outcome(run, module, "-n1", "--must-run", "curl")
+    code, output = outcome(run, BOTH, "-n1", "--must-run", "curl")
     assert code == 0, output
     assert "2 passed, 1 skipped" in output
-    code, output = outcome(run, module, "-n1", "-m", "not curl", "--must-run", "curl")
+    code, output = outcome(run, BOTH, "-n1", "-m", "not curl", "--must-run", "curl")
     assert code == 1
     assert "no test with the marker curl ran" in output
 
