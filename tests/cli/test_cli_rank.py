@@ -56,7 +56,9 @@ def test_address_of_metrics_is_host_and_port(value: str, address: tuple[str, int
         ),
         (["--sink", "garlicfarm"], "--sink garlicfarm needs --query NAME"),
         (["--query", "a b"], "--query 'a b' is no name, which has 1 to 64 of"),
-        (["--once", "--trigger", "1s"], "--once ends without another batch"),
+        (["--once", "--trigger", "1s"], "--once ends without another batch: --trigger is for"),
+        (["--sink", "paper"], "'paper' is none of console, memory, garlicfarm, parquet:DIRECTORY"),
+        (["--conf", "memory=2"], "'memory=2' must be a setting of Spark"),
         (["--once", "inspect", "--checkpoint", "c"], "--once before inspect has no effect: put it behind"),
     ],
 )

@@ -31,7 +31,6 @@ from tests.running import without_signs_of_life
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
 from tests.spark.stored import read_rankings
-from tests.spark.test_rank_places import write_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -335,14 +334,6 @@ def test_rank_to_the_nodes_stores_its_rankings_there_under_its_name(
         (["--node", "https://127.0.0.1:1"], 3, "Connection refused; is the node running, and the URL right?"),
         (["--user", "nobody"], 4, "the user or the password is wrong"),
         (["--farm", "barn"], 2, "has no farm 'barn', only: farm"),
-        (["--sink", "paper"], 2, "'paper' is none of console, memory, garlicfarm, parquet:DIRECTORY"),
-        (
-            ["--trigger", "5x"],
-            2,
-            "'5x' must be seconds, or a number and one of ms, s, m, h, d, as 90s, up to 1h",
-        ),
-        (["--once", "--trigger", "1s"], 2, "--once ends without another batch: --trigger is for"),
-        (["--conf", "memory=2"], 2, "'memory=2' must be a setting of Spark"),
     ],
 )
 def test_rank_that_cannot_begin_says_why_in_one_sentence(
@@ -353,10 +344,9 @@ def test_rank_that_cannot_begin_says_why_in_one_sentence(
         options.clear()
     with running(server, *options) as rank:
         assert rank.wait(30) == code
-        errors = rank.errors().splitlines()
-    assert sentence in errors[-1]
-    assert errors[-1].startswith("error: ")
-    assert all(line.startswith("Usage:") for line in errors[:-1])
+        (error,) = rank.errors().splitlines()
+    assert error.startswith("error: ")
+    assert sentence in error
 
 
 @pytest.mark.parametrize("option", ["--checkpoint", "--sink"])
@@ -373,17 +363,9 @@ def test_rank_that_cannot_write_says_where_before_spark_starts(
 
 
 def inspected(server: FeedServer, *options: str) -> subprocess.CompletedProcess[str]:
-    access = ["--user", "local", "--password-file", str(server.password_file)]
+    access = ["--user", "local", "--password-file", str(server.password_file)] if "--node" in options else []
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "garlicfarm",
-            "rank",
-            "inspect",
-            *options,
-            *(access if "--node" in options else ()),
-        ],
+        [sys.executable, "-m", "garlicfarm", "rank", "inspect", *options, *access],
         capture_output=True,
         text=True,
         timeout=START_S,
@@ -528,13 +510,6 @@ def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reap
     with pytest.raises(GarlicFarmError, match=r"Spark does not start, .*: Unspeakable"):
         session._start(quiet=True)
     assert Gateway.proc.returncode == 0
-
-
-def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path: Path) -> None:
-    made = write_checkpoint(tmp_path / "made", "ab" * 16, "1")
-    with running(server, "--checkpoint", str(made)) as rank:
-        assert rank.wait(30) == 2
-        assert "belongs to another farm" in rank.errors()
 
 
 def tools_without_java(directory: Path) -> str:

@@ -7,7 +7,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from garlicfarm.cli import cli
 from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_places
@@ -70,6 +72,13 @@ def test_checkpoint_of_all_farms_takes_one_made_anew_beside_one_that_it_knows(tm
 def test_location_of_a_uri_is_verbatim_and_of_a_path_absolute(where: str, passed_on: str) -> None:
     assert location(where) == passed_on
     assert is_uri(where) == (where == passed_on)
+
+
+@pytest.mark.parametrize("command", [["compact"], ["history"], ["report", "--html", "page.html"]])
+def test_commands_that_need_a_path_refuse_a_uri(command: list[str]) -> None:
+    done = CliRunner().invoke(cli, ["rank", *command, "viewfs://barn/farms/rows"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("viewfs://barn/farms/rows is a URI, and this command needs a path")
 
 
 def test_places_that_are_uris_are_not_looked_at_as_paths(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, query_error
 from garlicfarm_plugin_spark.session import PythonProcessLost
+from tests.spark.test_rank_job import Told
 
 pytestmark = pytest.mark.spark
 
@@ -85,40 +85,21 @@ Caused by: java.io.EOFException
 """
 
 
-class Notes:
-    """A viewer that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    async def ranking(self, farm: str, text: str, skipped: Mapping[str, int]) -> None:
-        raise AssertionError
-
-    def progress(self, farm: str, index: int | None, commit_index: int | None) -> None:
-        pass
-
-    def verified(self, count: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
-
-
 class FailingQuery(QueryRunner):
     """Fails of the same each time; nothing of Spark's runs."""
 
     def __init__(self, error: GarlicFarmError, *, once: bool) -> None:
-        self.notes = Notes()
+        self.told = Told()
         self.error = error
         session: Any = SimpleNamespace(alive=True)
         job = Job(NodeAccess((), "u", Path("p")), ("farm",), "/kept", Path("/scratch"), once=once)
-        super().__init__(job, self.notes, session, lambda: session, RankMetrics())
+        super().__init__(job, self.told, session, lambda: session, RankMetrics())
 
     async def _query(self) -> GarlicFarmError | None:
         return self.error
 
     def pauses(self) -> list[int]:
-        return [int(re.findall(r"starts again in (\d+) s: ", text)[0]) for text in self.notes.said]
+        return [int(re.findall(r"starts again in (\d+) s: ", text)[0]) for text in self.told.notes]
 
 
 async def test_query_that_fails_each_time_is_started_again_less_and_less_often_then_given_up(
@@ -169,7 +150,7 @@ async def test_query_whose_python_processes_die_or_come_late_is_never_given_up(
     assert scope.cancelled_caught
     assert runner.pauses()[:8] == [1, 2, 4, 8, 16, 30, 30, 30]
     assert len(runner.pauses()) > 2_000  # a power of two has an end
-    assert {note.partition(" s: ")[2] for note in runner.notes.said} == {told}
+    assert {note.partition(" s: ")[2] for note in runner.told.notes} == {told}
     runner.error = GarlicFarmError("IOException: No space left on device")
     with pytest.raises(GarlicFarmError, match="failed 6 times in a row: IOException: No space"):
         await runner.run()
@@ -201,14 +182,14 @@ async def test_query_whose_entries_are_gone_is_not_started_again() -> None:
     runner = FailingQuery(FellBehind("gone"), once=False)
     with pytest.raises(FellBehind, match="gone"):
         await runner.run()
-    assert runner.notes.said == []
+    assert runner.told.notes == []
 
 
 async def test_sink_whose_file_system_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever the query is started."""
     session: Any = SimpleNamespace(alive=True)
     job = Job(NodeAccess((), "u", Path("p")), ("farm",), "/kept", Path("/scratch"))
-    runner = QueryRunner(job, Notes(), session, lambda: session, RankMetrics())
+    runner = QueryRunner(job, Told(), session, lambda: session, RankMetrics())
     away = UnreachableError("the file system of hdfs://name/rows does not answer")
 
     def start(emit: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,13 +16,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from garlicfarm.errors import ConfigError, UnreachableError
-from garlicfarm_plugin_spark.directory import HadoopDirectory
+from garlicfarm_plugin_spark.directory import HadoopDirectory, check_directory, claim_directory
 from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import feed_server
 from tests.spark.script import scripted_log
 from tests.spark.stored import ranked, read_rankings
-from tests.spark.test_rank_command import START_S, Rank, running
+from tests.spark.test_rank_command import START_S, Rank, inspected, running
 from tests.spark.webhdfs_server import WebHdfs, web_hdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -47,7 +48,8 @@ def wait_for_rows(rank: Rank, served: WebHdfs, log_index: int) -> None:
 def test_rank_outlasts_the_absence_of_its_file_system(
     tmp_path: Path, served: WebHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoint and rankings are there. No row is lost, none comes twice, nothing is a local path."""
+    """Checkpoint and rankings are there, continued and inspected there. No row is lost, none comes twice,
+    nothing is a local path."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -65,8 +67,16 @@ def test_rank_outlasts_the_absence_of_its_file_system(
         wait_for_rows(rank, served, [row["log_index"] for row in ranked(LOG)][-1])
         rank.process.terminate()
         said += rank.errors()
+        with running(server, "--once", *places) as again:
+            assert again.wait() == 0, again.errors()
+        # By another name: where Hadoop's `viewfs` mounts it.
+        mount = ("--conf", f"spark.hadoop.fs.viewfs.mounttable.barn.link./farms=file:{served.root}")
+        done = inspected(server, *mount, "--checkpoint", "viewfs://barn/farms/rank", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert [row["index"] for row in json.loads(done.stdout)["rows"]] == [len(LOG)]
     assert "Traceback" not in said
     assert list(here.iterdir()) == []
+    assert list(served.root.rglob("*.part")) == []
     stored = read_rankings(served.root / "rows", ["state_sha256"]).to_pylist()
     assert [(row["log_index"], row["state_sha256"]) for row in stored] == [
         (row["log_index"], row["state_sha256"]) for row in ranked(LOG)
@@ -76,6 +86,9 @@ def test_rank_outlasts_the_absence_of_its_file_system(
 def test_file_system_that_is_away_or_not_ready_is_no_wrong_directory(served: WebHdfs, spark: Session) -> None:
     there = HadoopDirectory(f"{served.uri}/rows", spark.spark)
     there.check_writable("--sink")
+    claim_directory(there, "changes")
+    with pytest.raises(ConfigError, match="has the rankings of --rows changes, not batches"):
+        check_directory(there, "batches")
     for name in ("hdfs.server.namenode.SafeModeException", "ipc.StandbyException"):
         served.refusal = f"org.apache.hadoop.{name}"
         with pytest.raises(UnreachableError, match=rf"/rows is not ready \({name.split('.')[-1]}: "):

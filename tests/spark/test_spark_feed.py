@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +29,6 @@ END = len(LOG)
 RANKINGS = {index: expected.ranking.encode() for index, expected in expectations(LOG).items()}
 FARM = ("farm", FARM_ID)
 OTHER_PIN = "sha256-" + "A" * 43
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FeedServer]:
-    with feed_server(tmp_path / "node", LOG) as running:
-        yield running
 
 
 def feed(server: FeedServer, *urls: str, pin: str | None = None) -> NodeReader:

@@ -112,6 +112,7 @@ def test_options_that_are_unknown_are_named_with_one_that_is_like_them() -> None
             {"farm": "Barn barn", "url.barn": "https://b.example:1"},
             "url.Barn is for each farm of that name in any case",
         ),
+        ({"query": "a/b"}, "query is 'a/b', not 1 to 64 of A-Z a-z 0-9 . _ -"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps', not true or false"),
         ({"application": "log"}, "application selects farms, and the option farm names them: leave it out"),
     ],

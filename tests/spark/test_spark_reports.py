@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,23 +11,16 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.client.trust import client_tls
-from garlicfarm.errors import ConfigError, UnreachableError
+from garlicfarm.errors import UnreachableError
 from garlicfarm_plugin_spark import source
-from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.source import LogReader
-from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
+from tests.spark.feed_server import PASSWORD, USER, FeedServer
 from tests.spark.script import scripted_log
 
 pytestmark = pytest.mark.spark
 
 LOG = scripted_log()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FeedServer]:
-    with feed_server(tmp_path / "node", LOG) as running:
-        yield running
-    close_readers()
 
 
 def reader(server: FeedServer, **options: str) -> LogReader:
@@ -134,8 +125,3 @@ def test_silent_node_is_told_of_one_farm_only(
     found.commit(end)
     assert caplog.text.count("cannot report to a node that spark has read the farm barn: silence") == 1
     assert "has read the farm farm" not in caplog.text
-
-
-def test_name_that_is_none_is_refused(server: FeedServer) -> None:
-    with pytest.raises(ConfigError, match=r"query is 'a/b', not 1 to 64 of A-Z a-z 0-9 \. _ -"):
-        reader(server, query="a/b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,9 @@ from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback
 from garlicfarm_plugin_spark.history_query import history
 from garlicfarm_plugin_spark.session import Session
-from tests.spark.feed_server import FeedServer, feed_server
-from tests.spark.script import scripted_log
+from tests.spark.feed_server import FeedServer
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FeedServer]:
-    with feed_server(tmp_path / "node", scripted_log()) as running:
-        yield running
 
 
 @hide_traceback()

@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.sink import RankingWriter
-from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
+from tests.spark.feed_server import FARM_ID, FeedServer
 from tests.spark.script import expectations, scripted_log
 from tests.spark.test_rank_job import Told
 from tests.spark.test_spark_reports import told
@@ -43,12 +43,6 @@ SCHEMA = pyarrow.schema(
     [("farm", "string"), ("farm_id", "string"), ("log_index", "int64"), ("ranking", "string")]
 )
 QUERY_ID = "e85a5c29-f31a-4639-beec-3978cbebaf08"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FeedServer]:
-    with feed_server(tmp_path / "node", LOG) as running:
-        yield running
 
 
 @pytest.fixture

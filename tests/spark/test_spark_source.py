@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from garlicfarm.errors import AuthError, Compacted, ConfigError, FarmReplaced, FellBehind, UnreachableError
-from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
+from garlicfarm.errors import Compacted, ConfigError, FarmReplaced, FellBehind, UnreachableError
+from garlicfarm.raft.types import Entry
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.options import read_options
 from garlicfarm_plugin_spark.source import STATE, BatchReader, LogReader, PushdownReader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
@@ -34,18 +34,7 @@ pytestmark = pytest.mark.spark
 
 LOG = scripted_log()
 END = len(LOG)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FeedServer]:
-    with feed_server(tmp_path / "node", LOG) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def feeds_are_closed() -> Iterator[None]:
-    yield
-    close_readers()
+NEWS = Entry(END + 1, 4, LOG[5].value_type, b"news")
 
 
 def at(server: FeedServer, index: int, begin: int | None = None, farm: str = "farm") -> dict[str, Any]:
@@ -58,6 +47,12 @@ def at(server: FeedServer, index: int, begin: int | None = None, farm: str = "fa
 
 def reader(server: FeedServer, **options: str) -> Any:
     return LogReader(server.options(**options))
+
+
+def first_batch(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where it begins and ends."""
+    start = dict(found.initialOffset())
+    return start, found.latestOffset(start, found.getDefaultReadLimit())
 
 
 def rows(found: Any, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
@@ -103,8 +98,7 @@ def test_reader_all_available_ignores_the_limit(server: FeedServer) -> None:
 
 def test_reader_starting_at_an_index_begins_with_it(server: FeedServer) -> None:
     found = reader(server, startingIndex="100", maxEntriesPerTrigger="2")
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
+    start, end = first_batch(found)
     assert end == at(server, 101, 99)
     assert rows(found, start, end) == stored(101, 99)
 
@@ -112,11 +106,9 @@ def test_reader_starting_at_an_index_begins_with_it(server: FeedServer) -> None:
 def test_reader_starting_at_the_latest_reads_what_comes_after_its_first_batch(server: FeedServer) -> None:
     """The first batch is empty, and its offset says where it was, however often it is planned."""
     found = reader(server, startingIndex="latest")
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
+    start, end = first_batch(found)
     assert end == at(server, END, END)
-    more = [type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")]
-    server.append(more)
+    server.append([NEWS])
     assert rows(found, start, end) == []
     after = found.latestOffset(end, found.getDefaultReadLimit())
     assert [row["value"] for row in rows(found, end, after)] == [b"news"]
@@ -125,15 +117,14 @@ def test_reader_starting_at_the_latest_reads_what_comes_after_its_first_batch(se
 def test_reader_available_now_stops_at_what_was_there(server: FeedServer) -> None:
     found = reader(server)
     found.prepareForTriggerAvailableNow()
-    server.append([type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")])
+    server.append([NEWS])
     assert found.latestOffset(found.initialOffset(), ReadAllAvailable()) == at(server, END, 0)
 
 
 def test_reader_earliest_of_a_compacted_log_begins_at_its_first_index(server: FeedServer) -> None:
     server.compact(50)
     found = reader(server)
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
+    start, end = first_batch(found)
     assert rows(found, start, end) == stored(END, 49)
 
 
@@ -178,26 +169,17 @@ def test_reader_told_to_go_on_logs_the_loss(server: FeedServer, caplog: pytest.L
     assert "after index 20 are gone" in caplog.text
 
 
-def test_reader_starting_at_the_state_of_a_whole_log_reads_the_log(server: FeedServer) -> None:
-    found = reader(server, startingIndex="state", maxEntriesPerTrigger="10")
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
-    assert end == at(server, 10, 0)
-    assert rows(found, start, end) == stored(10)
-
-
 def test_reader_starting_at_the_state_of_a_compacted_log_reads_the_state_once(server: FeedServer) -> None:
     server.compact(50)
     found = reader(server, startingIndex="state", maxEntriesPerTrigger="10")
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
+    start, end = first_batch(found)
     assert end["farms"]["farm"]["index"] == END
     (row,) = rows(found, start, end)
     index, snapshot = server.farm.state()
     assert (row["value_type"], row["log_index"], row["value"]) == (STATE, index, snapshot)
     with pytest.raises(FellBehind):  # later on, that would be a loss
         found.latestOffset(at(server, 20), found.getDefaultReadLimit())
-    server.append([type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")])
+    server.append([NEWS])
     assert server.farm.state()[0] == END + 1
     assert rows(found, start, end) == [row]  # a repeated batch
     after = found.latestOffset(end, found.getDefaultReadLimit())
@@ -239,8 +221,7 @@ def test_reader_of_nodes_of_which_one_has_compacted_reads_what_was_planned_from_
 
 def test_reader_of_a_planned_batch_that_is_gone_takes_no_state_beyond_it(server: FeedServer) -> None:
     found = reader(server, startingIndex="state", maxEntriesPerTrigger="10")
-    start = dict(found.initialOffset())
-    end = found.latestOffset(start, found.getDefaultReadLimit())
+    start, end = first_batch(found)
     server.compact(50)
     with pytest.raises(FellBehind, match="after index 0 are gone, the log of farm now starts at 50"):
         rows(found, start, end)
@@ -455,7 +436,7 @@ def test_reader_of_farms_on_several_nodes_goes_on_without_one_but_not_for_what_i
         found = reader(server, **both)
         end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
         assert named(rows(found, found.initialOffset(), end)) == upto("barn", 20) + upto("farm", END)
-    server.append([type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")])
+    server.append([NEWS])
     after = found.latestOffset(end, ReadAllAvailable())
     assert named(rows(found, end, after)) == [("farm", END + 1)]
     assert found.latestOffset(after, ReadAllAvailable()) == after
@@ -573,29 +554,6 @@ def test_reader_fails_over_to_a_node_that_answers(server: FeedServer, tmp_path: 
         assert rows(found, offset, at(server, END)) == stored(END)
     assert found.latestOffset(offset, ReadAllAvailable()) == at(server, END)
     assert rows(found, offset, at(server, END)) == stored(END)
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "match"),
-    [
-        ({"user": "nobody"}, AuthError, "https://127.0.0.1"),
-        ({"farm": "barn"}, ConfigError, "has no farm 'barn', only: farm"),
-        ({"url": "https://127.0.0.1:1"}, UnreachableError, "is the node running, and the URL right"),
-    ],
-)
-def test_reader_that_cannot_read_says_why(
-    server: FeedServer, change: dict[str, str], kind: type[Exception], match: str
-) -> None:
-    found = reader(server, **change)
-    with pytest.raises(kind, match=match):
-        found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
-
-
-def test_reader_of_a_node_with_another_certificate_refuses(server: FeedServer) -> None:
-    url = f"{server.url.partition('?')[0]}?pin=sha256-{'A' * 43}"
-    found = reader(server, url=url)
-    with pytest.raises(AuthError, match="shows another certificate than the pinned"):
-        found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
 
 
 def test_module_that_spark_looks_for_imports_nothing_heavy() -> None:

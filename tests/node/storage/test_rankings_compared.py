@@ -147,16 +147,20 @@ async def test_node_summarizes_only_while_queries_store_and_forgets(
     await node.apply(11)
     assert node.summaries == 0
     await node.put(0, body(11), 11)
-    for index in range(12, REMEMBERED + 20):
+    for index in range(12, last := REMEMBERED + 20):
         await node.apply(index)
-    assert len(node.rankings._own) == REMEMBERED
-    await node.put(1, body(12), 12)  # forgotten
+    oldest = last - REMEMBERED
+    await node.put(1, body(oldest - 1), oldest - 1)  # forgotten
     assert node.compared() == (11, "")
+    await node.put(2, body(oldest), oldest)
+    assert node.compared() == (oldest, "")
     await trio.sleep(WATCHED_S + 1)
     await node.apply(3000)
     summaries = node.summaries
     await node.apply(3001)
-    assert (node.summaries, len(node.rankings._own)) == (summaries, 0)
+    assert node.summaries == summaries
+    await node.put(3, body(last - 1), last - 1)  # forgotten, too
+    assert node.compared() == (oldest, "")
 
 
 async def test_body_that_is_no_ranking_of_that_index_is_refused(
