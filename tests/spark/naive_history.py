@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from garlicfarm_plugin_spark.charts import WIDTH, Axis
+from garlicfarm_plugin_spark.charts import Axis, Curve, Lane
 from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, WHOLE_MS, Course, Figures
 from garlicfarm_plugin_spark.period import PERIODS_MS, pieces
 from tests.spark.stored import read_rankings
@@ -81,22 +80,15 @@ def word(member: int, row: Row) -> str:
 
 
 def lane(axis: Axis, found: Sequence[Span], member: int) -> list[tuple[int, int, str]]:
-    """(first column, number of columns, word)"""
-    shares: list[dict[str, float]] = [{} for _ in range(WIDTH)]
+    made = Lane()
     for begin_ms, end_ms, row in found:
-        for column, ms in axis.columns(begin_ms, end_ms):
-            shares[column][word(member, row)] = shares[column].get(word(member, row), 0.0) + ms
-    words = [max(share, key=share.__getitem__, default="") for share in shares]
-    stretches = ((each, [*columns]) for each, columns in groupby(range(WIDTH), key=words.__getitem__))
-    return [(columns[0], len(columns), each) for each, columns in stretches if each]
+        made.add(axis.columns(begin_ms, end_ms), word(member, row))
+    return made.stretches()
 
 
-def means(axis: Axis, found: Sequence[Span], member: int) -> dict[int, float]:
-    """Column → mean score."""
-    sums: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+def lines(axis: Axis, found: Sequence[Span], member: int, scale: tuple[int, int], height: int) -> list[str]:
+    made = Curve()
     for begin_ms, end_ms, row in found:
         if member in row["scores"] and member in row["recent"]:
-            for column, ms in axis.columns(begin_ms, end_ms):
-                sums[column][0] += row["scores"][member] * ms
-                sums[column][1] += ms
-    return {column: total / ms for column, (total, ms) in sums.items()}
+            made.add(axis.columns(begin_ms, end_ms), row["scores"][member])
+    return made.lines(scale, height)

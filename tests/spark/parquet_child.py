@@ -27,7 +27,7 @@ from garlicfarm_plugin_spark.compact import compact
 from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import ParquetSink, encoded, parts, unrepeated
 from tests.spark.script import many_entries
-from tests.spark.stored import ranked, read_rankings, table_of
+from tests.spark.stored import Batch, ranked, read_rankings, table_of
 
 DAY_MS = 86_400_000
 _ROWS = [
@@ -36,16 +36,6 @@ _ROWS = [
 ]
 BATCHES = [_ROWS[begin : begin + 15] for begin in range(0, len(_ROWS), 15)]
 CALLS = ("open", "ftruncate", "write", "fsync", "rename", "mkdir", "unlink")
-
-
-class Batch:
-    """As Spark hands one to the sink."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def toArrow(self) -> pyarrow.Table:
-        return table_of(BATCHES[self._number])
 
 
 def kill_at(call: int, *, is_synced: bool) -> None:
@@ -145,8 +135,8 @@ def run(directory: Path, what: str) -> None:
             pass
         return
     sink: Any = ParquetSink(None, str(directory))  # type: ignore[arg-type]
-    for number in range(len(BATCHES)):
-        sink(Batch(number), number)
+    for number, batch in enumerate(BATCHES):
+        sink(Batch(batch), number)
         print("stored", number, flush=True)
 
 

@@ -16,6 +16,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
+from garlicfarm_plugin_spark.ranking import Row
 from tests.publishing.scripted_log import FILE, T0, configuration, status
 
 GENESIS = configuration(1, 2, 3)
@@ -147,3 +148,8 @@ def many_entries(count: int) -> list[Entry]:
         document = status(member, date, headroom=len(log) * 7 % 100, applied=len(log), sequence=date)
         log.append(Entry(len(log) + 1, 4, ValueType.APPLICATION, encode_status(document)))
     return log[:count]
+
+
+def fold_rows(log: Iterable[Entry]) -> list[Row]:
+    """Entries as the fold of the query takes them."""
+    return [(each.index, each.term, int(each.value_type), each.value) for each in log]

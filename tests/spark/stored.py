@@ -14,6 +14,7 @@ from garlicfarm.raft.types import Entry
 from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import encoded, parts, unrepeated
 from garlicfarm_plugin_spark.ranking import Fold, Rows
+from tests.spark.script import fold_rows
 
 FARM_ID = "07" * 16
 _IDS = pyarrow.list_(pyarrow.int64())
@@ -35,8 +36,7 @@ SCHEMA = pyarrow.schema(
 
 def ranked(log: Sequence[Entry], kind: Rows = "changes", farm_id: str = FARM_ID) -> list[dict[str, Any]]:
     """The rows of `rankings`."""
-    entries = [(each.index, each.term, int(each.value_type), each.value) for each in log]
-    return [{**row, "farm_id": farm_id} for row in Fold("farm").rankings(entries, kind)]
+    return [{**row, "farm_id": farm_id} for row in Fold("farm").rankings(fold_rows(log), kind)]
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pyarrow.Table:
@@ -45,6 +45,16 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pyarrow.Table:
         [{**row, "scores": [*row["scores"].items()], "skipped": [*row["skipped"].items()]} for row in rows],
         SCHEMA,
     )
+
+
+class Batch:
+    """As Spark hands one to the sink."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    def toArrow(self) -> pyarrow.Table:
+        return table_of(self._rows)
 
 
 def write(directory: Path, rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -17,13 +17,12 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark import history_query, ranking
 from garlicfarm_plugin_spark.history import History
 from garlicfarm_plugin_spark.ranking import ENTRY, Fold, Rows
-from tests.spark.script import many_entries
+from tests.spark.script import fold_rows, many_entries
 
 pytestmark = pytest.mark.spark
 
 FRAME_ROWS = 7
-LOG = many_entries(300)
-ROWS = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
+ROWS = fold_rows(many_entries(300))
 
 
 class FakeState:

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from garlicfarm.errors import ConfigError, StorageInUse
-from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import (
     SNAPSHOTS,
@@ -22,10 +21,9 @@ from garlicfarm.storage import (
     create_store,
     write_snapshot,
 )
-from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 from garlicfarm_plugin_spark.node_reader import NodeReader
-from garlicfarm_plugin_spark.ranking import STATE, Row
+from garlicfarm_plugin_spark.ranking import STATE, Fold, Row
 from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
 from garlicfarm_plugin_spark.whatif import Recording
 from tests.publishing.scripted_log import configuration
@@ -41,13 +39,9 @@ def entries(rows: list[Row]) -> list[Entry]:
 
 
 def state(upto: int) -> bytes:
-    farm = PublisherFold("farm")
-    for index, term, kind, value in ROWS[:upto]:
-        if kind == ValueType.CONFIGURATION:
-            farm.configure(index, decode_configuration(value))
-        else:
-            farm.apply(index, term, value)
-    return farm.snapshot()
+    fold = Fold("farm")
+    fold.apply(ROWS[:upto])
+    return fold.snapshot()
 
 
 def store(data: Path, genesis: Genesis, rows: list[Row]) -> None:

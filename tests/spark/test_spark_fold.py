@@ -16,7 +16,7 @@ from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark.ranking import STATE, Fold, Row, Rows
 from tests.publishing.scripted_log import T0, configuration, status
-from tests.spark.script import Expected, Node, expectations, many_entries, scripted_log
+from tests.spark.script import Expected, Node, expectations, fold_rows, many_entries, scripted_log
 
 LOG = scripted_log()
 EXPECTED = expectations(LOG)
@@ -32,7 +32,7 @@ NOTHING = {
 
 
 def rows(after: int, upto: int, log: list[Entry] = LOG) -> list[Row]:
-    return [(each.index, each.term, int(each.value_type), each.value) for each in log[after:upto]]
+    return fold_rows(log[after:upto])
 
 
 def said(row: dict[str, Any]) -> Expected:

@@ -11,7 +11,7 @@ from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, OUTPUT, By, Histo
 from garlicfarm_plugin_spark.period import PERIODS_MS
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0
-from tests.spark.script import many_entries
+from tests.spark.script import fold_rows, many_entries
 
 HOUR_MS = PERIODS_MS["hour"]
 MINUTE_MS = 60_000
@@ -114,8 +114,7 @@ def test_rows_that_come_again_add_nothing() -> None:
 
 
 def test_history_goes_on_from_its_json() -> None:
-    log = [(each.index, each.term, int(each.value_type), each.value) for each in many_entries(300)]
-    rows = [*Fold("farm").rankings(log, "changes")]
+    rows = [*Fold("farm").rankings(fold_rows(many_entries(300)), "changes")]
     for number, each in enumerate(rows):
         each["farm_time_ms"] += number // 20 * HOUR_MS
     history = History.by("hour")
@@ -131,7 +130,7 @@ def test_history_goes_on_from_its_json() -> None:
 
 def test_history_of_changes_is_that_of_all_entries_but_for_scores() -> None:
     """Rows where nothing changed say nothing new of who is recent, named, or holds."""
-    log = [(each.index, each.term, int(each.value_type), each.value) for each in many_entries(500)]
+    log = fold_rows(many_entries(500))
     found = []
     for kind in ("changes", "entries"):
         rows = [*Fold("farm").rankings(log, kind)]

@@ -22,7 +22,7 @@ from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.ranking import Fold, Rows
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
-from tests.spark.script import Expected, expectations, of_cluster, scripted_log
+from tests.spark.script import Expected, expectations, fold_rows, of_cluster, scripted_log
 
 pytestmark = pytest.mark.spark
 
@@ -97,8 +97,7 @@ def test_rankings_of_changes_are_the_same_rows_in_batches_of_any_size(
 ) -> None:
     """A batch without a change gives no row, and keeps the state."""
     fold = Fold("farm")
-    entries = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
-    expected = [{**row, "farm_id": FARM_ID} for row in fold.rankings(entries, "changes")]
+    expected = [{**row, "farm_id": FARM_ID} for row in fold.rankings(fold_rows(LOG), "changes")]
     assert END // 2 > len(expected) > END // 8
     for size in ("11", "1000"):
         ranked = Ranked(spark, server, tmp_path / size, "changes")
@@ -106,14 +105,6 @@ def test_rankings_of_changes_are_the_same_rows_in_batches_of_any_size(
         for _, row in ranked.rows:
             row["contents"] = bytes(row["contents"])
         assert [row for _, row in ranked.rows] == expected
-
-
-def test_rankings_of_entries_are_one_row_each(spark: Session, server: FeedServer, tmp_path: Path) -> None:
-    ranked = Ranked(spark, server, tmp_path / "checkpoint", "entries")
-    ranked.run()
-    assert ranked.indexes == [*range(1, END + 1)]
-    for _, row in ranked.rows:
-        assert said(row) == EXPECTED[row["log_index"]]
 
 
 @pytest.mark.parametrize("kind", ["changes", "batches", "entries"])
@@ -135,8 +126,8 @@ def test_rankings_of_a_batch_query_are_those_of_a_stream(
         )
 
     def expected(farm: str, farm_id: str) -> list[dict[str, Any]]:
-        rows = [(each.index, each.term, int(each.value_type), each.value) for each in logs[farm]]
-        return [{**row, "farm_id": farm_id} for row in Fold(farm).rankings(rows, kind)]
+        rows = Fold(farm).rankings(fold_rows(logs[farm]), kind)
+        return [{**row, "farm_id": farm_id} for row in rows]
 
     of_barn = expected("barn", barn.farm_id.hex())
     assert found() == of_barn + expected("farm", FARM_ID)

@@ -22,7 +22,7 @@ from garlicfarm_plugin_spark.compact import Merged, compact
 from garlicfarm_plugin_spark.parquet import ParquetSink
 from garlicfarm_plugin_spark.stored_rows import stored_farms
 from tests.spark.script import many_entries
-from tests.spark.stored import ranked, read_rankings, table_of, write, write_in_batches
+from tests.spark.stored import Batch, ranked, read_rankings, table_of, write, write_in_batches
 
 pytestmark = pytest.mark.spark
 
@@ -323,16 +323,6 @@ def test_file_that_is_not_by_index_is_no_ranking(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table.take([0, 2, 1]), path)
     with pytest.raises(ConfigError, match="its rows are not in the order of their indexes"):
         indexes(tmp_path)
-
-
-class Batch:
-    """As Spark hands one to the sink."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
-
-    def toArrow(self) -> pyarrow.Table:
-        return table_of(self._rows)
 
 
 def sink(directory: Path, rows: Any) -> Any:

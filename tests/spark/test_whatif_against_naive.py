@@ -159,7 +159,10 @@ def test_figures_are_those_of_the_naive_computation_in_logs_with_all_that_happen
     assert {"flaps", "handover_mean_ms", "unserved_ms", "score_lost"} <= {*seen}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 3, 4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize("seed", [2, *SLOW_SEEDS])
 def test_figures_are_those_of_the_naive_computation_over_long_logs(seed: int) -> None:
+    """In that of seed 2, it matters that `meta.publishing` is derived from who was due in history."""
     compare(Log(random.Random(seed), 300))

@@ -13,7 +13,7 @@ from garlicfarm_plugin_spark.grid import Setting, settings_of
 from garlicfarm_plugin_spark.report import MOST_SETTINGS, report
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
 from garlicfarm_plugin_spark.whatif_file import read_outcomes, write_outcomes
-from tests.spark.script import many_entries
+from tests.spark.script import fold_rows, many_entries
 from tests.spark.stored import ranked, write
 from tests.spark.test_stored_report import Page
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 ENTRIES = many_entries(300)
 FARM_ID = ranked(ENTRIES[:20])[0]["farm_id"]
-RECORDING = Recording("farm", [(one.index, one.term, int(one.value_type), one.value) for one in ENTRIES])
+RECORDING = Recording("farm", fold_rows(ENTRIES))
 GRIDS = [("margin", tuple(range(0, 400_000, 10_000))), ("weight.job_lag", (20,))]
 
 
