@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -59,13 +59,14 @@ def _line(row: Mapping[str, Any], *, is_anew: bool) -> dict[str, object]:
         "handovers": row["handovers"],
         "handover_p50": _seconds(row["handover_p50_ms"]),
         "longest": _seconds(row["handover_most_ms"]),
-        **dict(zip(("score_p5", "p50", "p95"), _scores(row), strict=True)),
+        "score_p5": _points(row["score_p05"]),
+        "p50": _points(row["score_p50"]),
+        "p95": _points(row["score_p95"]),
     }
 
 
-def _scores(row: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("score_p05", "score_p50", "score_p95"):
-        yield "-" if row[name] is None else f"{row[name]:,.0f}"
+def _points(score: float | None) -> str:
+    return "-" if score is None else f"{score:,.0f}"
 
 
 def _percent(share: float | None) -> str:

@@ -16,7 +16,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pyarrow
-import pyarrow.compute
 import pyarrow.parquet
 
 from garlicfarm.errors import GarlicFarmError
@@ -84,12 +83,8 @@ def encoded(part: pyarrow.Table) -> bytes:
 def unrepeated(table: pyarrow.Table) -> pyarrow.Table:
     """The rows by farm, its id and index, each index once."""
     order = [name for name in ("farm", "farm_id", "log_index") if name in table.column_names]
-    table = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
-    if table.num_rows < 2:
-        return table
-    differs = [
-        pyarrow.compute.not_equal(table[name].slice(1), table[name].slice(0, table.num_rows - 1))
-        for name in ("farm_id", "log_index")
-    ]
-    mask = pyarrow.compute.or_(*differs).combine_chunks()
-    return table.filter(pyarrow.concat_arrays([pyarrow.array([True]), mask]))
+    table = table.sort_by([(name, "ascending") for name in order])
+    keys = table.select(["farm_id", "log_index"])
+    numbered = keys.append_column("number", pyarrow.array(range(table.num_rows), pyarrow.int64()))
+    first = numbered.group_by(keys.column_names).aggregate([("number", "min")])["number_min"]
+    return table.take(first.combine_chunks().sort())

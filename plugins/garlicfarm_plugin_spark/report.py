@@ -77,8 +77,9 @@ def report(
     if axis is None:
         raise no_time(directory, stored.name)
     charts = Charts(outline, axis, PERIODS_MS[by], outline.members[:MOST_MEMBERS])
-    # A writer may have added some since.
-    for row in stored.rows(farm_id, _COLUMNS, since=since, upto=outline.last_index):
+    for row in stored.rows(farm_id, _COLUMNS, since=since):
+        if row["log_index"] > outline.last_index:  # a writer has added some since
+            break
         charts.follow(row)
     scores = score_ticks(*outline.scores or (0, 0))
     scale = scores[0], scores[-1]

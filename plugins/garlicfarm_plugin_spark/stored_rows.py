@@ -83,14 +83,12 @@ class StoredFarm:
         columns: Sequence[str],
         *,
         since: str = "",
-        upto: int | None = None,
         indexes: Collection[int] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Each index once, in order.
 
         :param columns: of `rankings`. ``farm``, ``farm_id`` and ``log_index`` are there anyway.
         :param since: only of dates from this one on, as 2026-11-23.
-        :param upto: only up to this index.
         :param indexes: only these.
         :raises ConfigError: a file cannot be read, or is no file of rankings.
         """
@@ -101,15 +99,12 @@ class StoredFarm:
                 for each in self.files(since)
                 if each.farm_id == farm_id
                 and each.last > newest
-                and (upto is None or each.first <= upto)
                 and (indexes is None or any(each.first <= index <= each.last for index in indexes))
             ]
             try:
                 for row in _merged(due, ["log_index", *columns], indexes):
                     if row["log_index"] > newest:
                         newest, attempts = row["log_index"], 0
-                        if upto is not None and newest > upto:
-                            return
                         yield {"farm": self.name, "farm_id": farm_id, **row}
                 return
             except FileNotFoundError as error:
@@ -169,18 +164,9 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 
 
 def _names(folder: Path, prefix: str) -> list[str]:
-    """What is in a folder, without ``prefix``, by name; what readers of Parquet pass over is left out.
-
-    Raises `FileNotFoundError` as it is.
-    """
-    try:
+    """What is in a folder, without ``prefix``, by name; what readers of Parquet pass over is left out."""
+    with _read(folder):
         found = [path.name for path in folder.iterdir() if path.name[0] not in "._"]
-    except FileNotFoundError:
-        raise
-    except NotADirectoryError as error:
-        raise _foreign(folder, "it is a file") from error
-    except OSError as error:
-        raise _unreadable(folder, error) from error
     for each in found:
         if not each.startswith(prefix):
             raise _foreign(folder / each, f"its name does not begin with {prefix}")
@@ -202,11 +188,13 @@ def _listed(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _read(path: Path) -> Iterator[None]:
-    """Raises `FileNotFoundError` as it is."""
+    """Raises `ConfigError` where it cannot be read, but `FileNotFoundError` as it is."""
     try:
         yield
     except FileNotFoundError:
         raise
+    except NotADirectoryError as error:
+        raise _foreign(path, "it is a file") from error
     except OSError as error:
         raise _unreadable(path, error) from error
     except pyarrow.ArrowException as error:
