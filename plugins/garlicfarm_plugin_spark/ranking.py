@@ -6,20 +6,21 @@ the farm, so it is in the checkpoint. Its index shows which entries a batch repe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from garlicfarm.errors import ConfigError, RemoteProtocolError
 from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.publishing.policy import Order
 from garlicfarm.wire import ValueType, decode_configuration
-from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
 from garlicfarm_plugin_spark.hide_traceback import hide_traceback, map_frames
+from garlicfarm_plugin_spark.period import PERIODS_MS
 
 if TYPE_CHECKING:
     import pandas
@@ -83,19 +84,19 @@ class Fold:
 
     def changes(self, rows: Iterable[Row], kind: Rows) -> Iterator[list[str]]:
         """The same, but of each row only ``changed``: the fold is then at its index."""
-        first, before = self.index, key(self._farm)
+        first, before = self.index, _key(self._farm)
         if kind == "batches":
             self.apply(rows)
             if self.index > first:
-                yield changed(before, key(self._farm))
+                yield _changed(before, _key(self._farm))
             return
         for row in rows:
             is_state, is_first = row[2] == STATE, not self.index
             if not self._apply(*row):
                 continue
-            after = key(self._farm, before)
-            differs = changed(before, after)
-            if kind == "entries" or differs or is_first or is_state or is_later_hour(before, after):
+            after = _key(self._farm, before)
+            differs = _changed(before, after)
+            if kind == "entries" or differs or is_first or is_state or _is_later_hour(before, after):
                 yield differs
             before = after
 
@@ -151,6 +152,45 @@ class Fold:
             self._farm.apply(index, term, value)
         self.index = index
         return True
+
+
+class _Key(NamedTuple):
+    """The state of a farm, as far as a change of it makes a row."""
+
+    publisher: int | None
+    holders: tuple[int, ...]
+    """members named and not yet released, ascending"""
+    recent: list[int]
+    """current members that are recent, ascending"""
+    order: list[int]
+    """all current members, best first"""
+    orders: Mapping[str, Order]
+    """the administrators' orders in force: each that changes the policy changes them, as its index is new"""
+    farm_time_ms: int
+
+
+_NAMES = ("publisher", "holders", "recency", "order", "policy")
+
+
+def _key(farm: PublisherFold, before: _Key | None = None) -> _Key:
+    """Of the state of ``farm`` now. ``before``: the key before the last entry, for speed."""
+    orders: Mapping[str, Order] = farm.policy.orders
+    # The fold changes the mapping in place. Most entries do not.
+    kept = before.orders if before is not None and before.orders == orders else dict(orders)
+    return _Key(farm.publisher, farm.holders, farm.recent(), farm.order(), kept, farm.farm_time_ms)
+
+
+def _changed(before: _Key, after: _Key) -> list[str]:
+    """Which of publisher, holders, recency, order and policy differ."""
+    if before[:5] == after[:5]:
+        return []
+    return [name for name, old, new in zip(_NAMES, before, after, strict=False) if old != new]
+
+
+def _is_later_hour(before: _Key, after: _Key) -> bool:
+    """Whether farm time moved on to a later hour. That makes a row too, so that a history has no holes where
+    nothing changes for days."""
+    return after.farm_time_ms // PERIODS_MS["hour"] > before.farm_time_ms // PERIODS_MS["hour"]
 
 
 def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
