@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +82,18 @@ def whatif(
             raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
         plugin("directory").LocalDirectory(directory).check_writable("--parquet")
         plugin("whatif_file")  # needs pyarrow
-    read = _reader(options, source)
+    recorded, nodes = plugin("recorded_log"), find_node(options) if source == LIVE else None
     answers: list[Any] = []
     recording: Any = None
     farm_id = ""
 
     def judge() -> None:
         nonlocal recording, farm_id
-        with read() as log:
+        if nodes is None:
+            opened = recorded.read_directory(Path(source), options.farm)
+        else:
+            opened = recorded.read_nodes(nodes, options.farm or only_farm(nodes))
+        with opened as log:
             recording, farm_id = plugin("whatif").Recording(log.farm, log.rows), log.farm_id
 
     async def main() -> bool:
@@ -130,20 +134,6 @@ def whatif(
         say(f"interrupted after {len(answers)} of {len(settings) + 1} settings")
         return 130
     return 0
-
-
-def _reader(options: Options, source: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Opens the log when called, in a thread."""
-    recorded = plugin("recorded_log")
-    if source != LIVE:
-        return lambda: recorded.read_directory(Path(source), options.farm)
-    nodes = find_node(options)
-
-    def read() -> AbstractContextManager[Any]:
-        opened: AbstractContextManager[Any] = recorded.read_nodes(nodes, options.farm or only_farm(nodes))
-        return opened
-
-    return read
 
 
 @contextmanager

@@ -17,10 +17,6 @@ from garlicfarm_plugin_spark.whatif import Outcome, Recording
 
 __all__ = ["read_outcomes", "write_outcomes"]
 
-_NUMBERS = (
-    *("margin", "R", "changes", "flaps", "handovers", "handover_mean_ms", "handover_max_ms"),
-    *("unserved_ms", "score_lost", "span_ms", "cpu_us"),
-)
 _SCHEMA = pyarrow.schema(
     [
         ("farm", pyarrow.string()),
@@ -29,7 +25,7 @@ _SCHEMA = pyarrow.schema(
         ("last_index", pyarrow.int64()),
         ("current", pyarrow.bool_()),
         ("weights", pyarrow.map_(pyarrow.string(), pyarrow.int64())),
-        *((name, pyarrow.int64()) for name in _NUMBERS),
+        *((name, pyarrow.int64()) for name in Outcome.__struct_fields__ if name != "weights"),
     ]
 )
 

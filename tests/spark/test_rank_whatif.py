@@ -124,38 +124,33 @@ def test_whatif_used_wrongly_says_so_in_a_sentence(
 
 
 @pytest.mark.usefixtures("signals_restored")
-def test_whatif_interrupted_shows_what_is_known(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("is_killed", "status", "told"),
+    [(True, 130, "interrupted after 2 of 5 settings"), (False, 1, "error: a process ended")],
+)
+def test_whatif_that_ends_early_shows_what_is_known_and_why(
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_killed: bool,
+    status: int,
+    told: str,
 ) -> None:
     async def compare(
         recording: Recording, settings: Sequence[Setting], workers: int, tell: Callable[[Answer], None]
     ) -> None:
         for setting in (Setting(), settings[0]):
             tell(Answer(setting, recording.outcome(setting)))
+        if not is_killed:
+            raise GarlicFarmError("a process ended")
         os.kill(os.getpid(), signal.SIGINT)
         await trio.sleep_forever()
 
     monkeypatch.setattr(replays, "compare", compare)
-    assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
+    assert run(["rank", "whatif", "--log", str(data), *GRID]) == status
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 4
-    assert shown.err == "interrupted after 2 of 5 settings\n"
-
-
-def test_whatif_that_fails_shows_what_is_known_and_why(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def compare(
-        recording: Recording, settings: Sequence[Setting], workers: int, tell: Callable[[Answer], None]
-    ) -> None:
-        tell(Answer(Setting(), recording.outcome(Setting())))
-        raise GarlicFarmError("a process ended")
-
-    monkeypatch.setattr(replays, "compare", compare)
-    assert run(["rank", "whatif", "--log", str(data), *GRID]) == 1
-    shown = capsys.readouterr()
-    assert len(shown.out.splitlines()) == 3
-    assert shown.err == "error: a process ended\n"
+    assert shown.err == f"{told}\n"
 
 
 @pytest.fixture

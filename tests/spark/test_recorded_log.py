@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -44,6 +44,20 @@ def state(upto: int) -> bytes:
     return fold.snapshot()
 
 
+def write(directory: Path, what: Callable[[Writer], None]) -> None:
+    """Into the store of a farm that no node has open."""
+
+    async def run() -> None:
+        with closing(LogStore.open(directory, farm=directory.name)) as opened:
+            writer = Writer(opened, lambda token: None)
+            what(writer)
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await writer.run()
+
+    trio.run(run)
+
+
 def store(data: Path, genesis: Genesis, rows: list[Row]) -> None:
     """A stopped node's store of a farm."""
     if not data.exists():
@@ -51,16 +65,9 @@ def store(data: Path, genesis: Genesis, rows: list[Row]) -> None:
     directory = data / "farms" / genesis.farm
     create_store(directory, genesis)
 
-    async def write() -> None:
-        with closing(LogStore.open(directory, farm=genesis.farm)) as opened:
-            writer = Writer(opened, lambda token: None)
-            if rows:
-                writer.submit(Persist(0, HardState(1, 1, len(rows)), None, tuple(entries(rows))))
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await writer.run()
-
-    trio.run(write)
+    if rows:
+        written = Persist(0, HardState(1, 1, len(rows)), None, tuple(entries(rows)))
+        write(directory, lambda writer: writer.submit(written))
 
 
 @pytest.fixture
@@ -81,15 +88,7 @@ def test_compacted_log_of_a_directory_begins_with_a_state(data: Path) -> None:
     made = Snapshot(GENESIS.farm_id, "publisher", 2, cut, 1, members, (), None, state(cut))
     write_snapshot(directory / SNAPSHOTS, made)
 
-    async def compact() -> None:
-        with closing(LogStore.open(directory, farm="farm")) as opened:
-            writer = Writer(opened, lambda token: None)
-            writer.compact(cut - 5)
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await writer.run()
-
-    trio.run(compact)
+    write(directory, lambda writer: writer.compact(cut - 5))
     with read_directory(data, "farm") as log:
         rows = list(log.rows)
     assert rows == [(cut, 0, STATE, state(cut)), *ROWS[cut:]]
