@@ -49,7 +49,7 @@ class Outline:
         self.least_ms = begin_ms
         self._before: Row | None = None
         self._course = Course()
-        self._whole = Figures(WHOLE_MS)
+        self.all_time = Figures(WHOLE_MS)
 
     def follow(self, row: Row) -> None:
         before, self._before = self._before, row
@@ -65,7 +65,7 @@ class Outline:
         step = self._course.follow(row)
         if step is None:
             return
-        _add(self._whole, step, {})
+        _add(self.all_time, step, {})
         if step.begin_ms < step.end_ms:
             self.begin_ms, self.end_ms = self.begin_ms or step.begin_ms, step.end_ms
             if found := [*self.scores, *step.state.scores.values()]:
@@ -78,13 +78,13 @@ class Outline:
 
     @property
     def members(self) -> list[int]:
-        return sorted(self._whole.sums)
+        return sorted(self.all_time.sums)
 
     def parts(self) -> dict[int, frozenset[int]]:
         """For each member the parts of its scores, by their lowest one, that its percentiles are in."""
         return {
             member: frozenset(chain(*bounds(sums.scores, SCORE_SHARES)))
-            for member, sums in self._whole.sums.items()
+            for member, sums in self.all_time.sums.items()
             if sums.scores
         }
 
@@ -104,7 +104,8 @@ class Charts:
         self._course = Course()
         self._first_index, self._least_ms = outline.first_index, outline.least_ms
         self._parts = outline.parts()
-        self._whole = Figures(WHOLE_MS)
+        self.all_time = Figures(WHOLE_MS)
+        """of each member, in one period"""
 
     def follow(self, row: Row) -> None:
         if row["log_index"] < self._first_index or row["farm_time_ms"] < self._least_ms:
@@ -112,7 +113,7 @@ class Charts:
         step = self._course.follow(row)
         if step is None:
             return
-        _add(self._whole, step, self._parts)
+        _add(self.all_time, step, self._parts)
         self._keep(self._figures.add(step))
         columns = [*self._axis.columns(step.begin_ms, step.end_ms)]
         for member, lane in self.lanes.items():
@@ -120,10 +121,6 @@ class Charts:
             score = step.state.scores.get(member)
             if score is not None and member in step.state.recent:  # else it is that of long ago
                 self.curves[member].add(columns, score)
-
-    def whole(self) -> list[dict[str, Any]]:
-        """The figures of all the time, by member, behind the last row. To be called once."""
-        return self._whole.rest()
 
     def bars(self, member: int, height: int) -> list[Bar]:
         self._keep(self._figures.rest())
@@ -135,14 +132,14 @@ class Charts:
                 self._bars[each["member"]].append(each)
 
 
-def _add(whole: Figures, step: Step, parts: Mapping[int, frozenset[int]]) -> None:
+def _add(all_time: Figures, step: Step, parts: Mapping[int, frozenset[int]]) -> None:
     """Add a step to the figures of all the time. Scores outside of ``parts`` count as the lowest one of
     theirs: percentiles within those parts stay exact."""
     scores = {}
     for member, score in step.state.scores.items():
         part = score - score % _SCORES_STEP
         scores[member] = score if part in parts.get(member, ()) else part
-    whole.add(step._replace(state=replace(step.state, scores=scores)))
+    all_time.add(step._replace(state=replace(step.state, scores=scores)))
 
 
 def _word(member: int, state: State) -> str:

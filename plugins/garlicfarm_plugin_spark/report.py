@@ -83,7 +83,7 @@ def report(
         charts.follow(row)
     scores = score_ticks(*outline.scores or (0, 0))
     scale = scores[0], scores[-1]
-    whole = charts.whole()
+    whole = charts.all_time.rest()
     texts = _texts(stored, farm_id, since, [change.row["log_index"] for change in outline.changes])
     return _PAGES.get_template("report.html").render(
         farm=stored.name,

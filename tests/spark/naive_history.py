@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from garlicfarm_plugin_spark.charts import Axis, Curve, Lane
-from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, WHOLE_MS, Course, Figures
-from garlicfarm_plugin_spark.period import PERIODS_MS, pieces
+from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, Figures, History
+from garlicfarm_plugin_spark.period import PERIODS_MS
 from tests.spark.stored import read_rankings
 
 Row = Mapping[str, Any]
@@ -36,23 +36,10 @@ def newest_days(rows: list[dict[str, Any]], days: float) -> list[dict[str, Any]]
 
 def figures(rows: list[dict[str, Any]], period_ms: int) -> list[dict[str, Any]]:
     """By farm, id, period and member."""
-    courses: defaultdict[str, Course] = defaultdict(Course)
-    found: defaultdict[tuple[str, str, int], Figures] = defaultdict(lambda: Figures(WHOLE_MS))
-    for row in rows:
-        step = courses[row["farm_id"]].follow(row)
-        if step is None:
-            continue
-        parts = [
-            step._replace(begin_ms=begin_ms, end_ms=begin_ms + ms, is_flap=False, handover_ms=None)
-            for begin_ms, ms in pieces(step.begin_ms, step.end_ms, period_ms)
-        ]
-        for part in [*parts, step._replace(begin_ms=step.time_ms, end_ms=step.time_ms)]:
-            start_ms = part.begin_ms - part.begin_ms % period_ms
-            found[row["farm"], row["farm_id"], start_ms].add(part)
     return [
-        {"farm": farm, "farm_id": farm_id, **line, "period_ms": start_ms}
-        for (farm, farm_id, start_ms), of_period in sorted(found.items(), key=itemgetter(0))
-        for line in of_period.rest()
+        {"farm": farm, "farm_id": farm_id, **line}
+        for (farm, farm_id), of_farm in groupby(rows, itemgetter("farm", "farm_id"))
+        for line in History(Figures(period_ms)).follow(of_farm, is_all=True)
     ]
 
 

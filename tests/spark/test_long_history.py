@@ -125,7 +125,7 @@ def test_charts_are_those_of_all_rows_at_once(tmp_path: Path, days: float | None
     told = [row["log_index"] for row in kept if {*row["changed"]} - {"order"}][-100:]
     assert [change.row["log_index"] for change in outline.changes] == told
     whole = naive_history.figures(kept, WHOLE_MS)
-    assert [{"farm": "farm", "farm_id": FARM_ID, **each} for each in found.whole()] == whole
+    assert [{"farm": "farm", "farm_id": FARM_ID, **each} for each in found.all_time.rest()] == whole
     by_hour = naive_history.figures(kept, HOUR_MS)
     for each in whole:
         member = each["member"]
@@ -141,9 +141,9 @@ def test_percentiles_of_a_long_time_are_exact_though_scores_are_counted_in_parts
     write(tmp_path, rows)
     outline, found = charts(tmp_path, DAY_MS)
     for member in outline.members:
-        assert len(outline._whole.sums[member].scores) <= 401
-        assert len(found._whole.sums[member].scores) < 450
-    assert [each["score_p05"] for each in found.whole()] == [
+        assert len(outline.all_time.sums[member].scores) <= 401
+        assert len(found.all_time.sums[member].scores) < 450
+    assert [each["score_p05"] for each in found.all_time.rest()] == [
         each["score_p05"] for each in naive_history.figures(rows, WHOLE_MS)
     ]
 
