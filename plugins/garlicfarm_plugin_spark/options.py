@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.trust import NodeAccess
 
 __all__ = [
-    "ALL_FARMS",
     "DEFAULTS",
     "OPTIONS",
     "FarmsOfNodes",
@@ -28,7 +27,6 @@ __all__ = [
     "read_options",
 ]
 
-ALL_FARMS = "*"
 MAX_ENTRIES = 20_000
 
 _OF_NODES = ("url", "user", "passwordFile", "pin", "ca", "application")
@@ -62,10 +60,6 @@ class FarmsOfNodes:
     farms: tuple[str, ...] | None
     application: str | None = None
 
-    @property
-    def only_farm(self) -> str | None:
-        return self.farms[0] if self.farms is not None and len(self.farms) == 1 else None
-
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -83,11 +77,6 @@ class SourceOptions:
     pushdown: bool
     query: str | None
     given: frozenset[str]
-
-    @property
-    def only_farm(self) -> str | None:
-        """The one farm of the query; None if it may have several."""
-        return self.sources[0].only_farm if len(self.sources) == 1 else None
 
     def check_use(self, *, stream: bool) -> None:
         """Raises `ConfigError`: an option is for the other kind of query. At ``load()`` Spark does not say
@@ -194,21 +183,18 @@ class _SourceOptions(GivenOptions):
             query=self.name("query"),
             given=frozenset(self.values),
         )
-        self._one_farm_for_an_index(found)
+        several = len(found.sources) > 1 or any(len(each.farms or ()) != 1 for each in found.sources)
+        for name, value in (("startingIndex", found.start), ("endingIndex", found.end)):
+            if isinstance(value, int) and value > 0 and several:
+                self.problems.append(f"{name} is an index of one farm, and the option farm names several")
         self.check()
         return found
-
-    def _one_farm_for_an_index(self, found: SourceOptions) -> None:
-        indexes = {"startingIndex": found.start, "endingIndex": found.end}
-        for name, value in indexes.items():
-            if isinstance(value, int) and value > 0 and found.sources and found.only_farm is None:
-                self.problems.append(f"{name} is an index of one farm, and the option farm names several")
 
     def _nodes(self) -> tuple[FarmsOfNodes, ...]:
         names = tuple(dict.fromkeys(self.values.get("farm", "").replace(",", " ").split()))
         if not names:
             self.problems.append("the option farm is missing")
-        every = names == (ALL_FARMS,)
+        every = names == ("*",)
         if not every:
             self.problems += [
                 f"farm names {name!r}, and a farm's name has {FARM_NAME_RULE}"

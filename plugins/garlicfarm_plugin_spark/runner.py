@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -40,6 +40,8 @@ from garlicfarm_plugin_spark.stored_state import check_state
 from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
 __all__ = ["most_members", "run"]
+
+T = TypeVar("T")
 
 POLL_S = 0.5
 HEAD_INTERVAL_S = 1.0
@@ -70,14 +72,12 @@ async def run(job: Job, viewer: Viewer) -> None:
     that a thread waiting for the start of Java or for a silent node at the time of a cancellation ends with
     this process.
     """
-    reader = NodeReader(job.nodes)
-    states, last_states = NodeStates(job.nodes), NodeStates(job.nodes)  # a thread each
     metrics = RankMetrics()
-    try:
-        heads = await trio.to_thread.run_sync(reader.heads, job.farms, abandon_on_cancel=True)
+    with closing(NodeReader(job.nodes)) as reader:
+        heads = await _blocking(reader.heads, job.farms)
         farms = ranked_farms(job, heads)
         ids = {farm: head.farm_id for farm, head in farms.items()}
-        job = bounded(job, await trio.to_thread.run_sync(most_members, job, farms, abandon_on_cancel=True))
+        job = bounded(job, await _blocking(most_members, reader, farms))
         settings = {**DEFAULTS, **job.conf}
         check_places(job, ids, settings)
         with served(metrics, job.metrics):
@@ -87,42 +87,34 @@ async def run(job: Job, viewer: Viewer) -> None:
             open_session = partial(
                 Session, job.scratch, master=job.master, conf=job.conf, verbosity=job.verbosity
             )
-            session = await trio.to_thread.run_sync(open_session, abandon_on_cancel=True)
-            runner = QueryRunner(job, viewer, session, open_session, metrics)
+            runner = QueryRunner(job, viewer, await _blocking(open_session), open_session, metrics)
             runner.committed(heads)
+            verifier = runner.verifier
             try:
-                await trio.to_thread.run_sync(_check, job, ids, settings, session, abandon_on_cancel=True)
+                await _blocking(runner.check, ids, settings)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_watch, reader, job, ids, runner)
-                    if runner.verifier is not None:
-                        nursery.start_soon(_verify, states, runner)
+                    if verifier is not None:
+                        nursery.start_soon(_verify, job, runner, verifier)
                     await runner.run()
                     nursery.cancel_scope.cancel()
-                if runner.verifier is not None:  # a short query ends before the first comparison
-                    await _compare(last_states, runner)
+                if verifier is not None:  # a short query ends before the first comparison
+                    await _verify(job, runner, verifier, once=True)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(runner.close)
-                if runner.verifier is not None:
-                    viewer.note(runner.verifier.summary())
-    finally:
-        reader.close()
-        states.close()
-        last_states.close()
+                if verifier is not None:
+                    viewer.note(verifier.summary())
 
 
-def most_members(job: Job, farms: Iterable[str]) -> int:
+async def _blocking(function: Callable[..., T], *arguments: Any) -> T:
+    """Call it in a thread; cancelled, do not wait for it."""
+    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True)
+
+
+def most_members(reader: NodeReader, farms: Iterable[str]) -> int:
     """Of the largest of these farms, by its ranking at a node. Raises as `NodeReader`."""
-    with closing(NodeReader(job.nodes)) as reader:
-        return max((len(json.loads(reader.ranking(farm))["members"]) for farm in farms), default=0)
-
-
-def _check(job: Job, farms: Mapping[str, str], settings: Mapping[str, str], session: Session) -> None:
-    """Check what can only be read through Spark."""
-    check_places(job, farms, settings, session.spark)
-    checkpoint = location(job.checkpoint)
-    if HadoopDirectory(checkpoint, session.spark).names("commits"):
-        check_state(session.spark, checkpoint)
+    return max((len(json.loads(reader.ranking(farm))["members"]) for farm in farms), default=0)
 
 
 async def _watch(reader: NodeReader, job: Job, ids: Mapping[str, str], runner: QueryRunner) -> None:
@@ -131,23 +123,21 @@ async def _watch(reader: NodeReader, job: Job, ids: Mapping[str, str], runner: Q
     while True:
         await trio.sleep(HEAD_INTERVAL_S)
         try:
-            heads = await trio.to_thread.run_sync(reader.heads, job.farms, known, abandon_on_cancel=True)
+            heads = await _blocking(reader.heads, job.farms, known)
         except UnreachableError:
             heads = None
         runner.committed(heads)
 
 
-async def _verify(states: NodeStates, runner: QueryRunner) -> None:
-    """Compare the nodes' states with the query's, until cancelled."""
-    while True:
-        await _compare(states, runner)
-        await trio.sleep(VERIFY_INTERVAL_S)
-
-
-async def _compare(states: NodeStates, runner: QueryRunner) -> None:
-    if runner.verifier is not None:
-        for found in await trio.to_thread.run_sync(states.newest, runner.farms, abandon_on_cancel=True):
-            runner.verifier.stated(*found)
+async def _verify(job: Job, runner: QueryRunner, verifier: Verifier, *, once: bool = False) -> None:
+    """Compare the nodes' states with the query's, until cancelled or ``once``."""
+    with closing(await _blocking(NodeStates, job.nodes)) as states:
+        while True:
+            for found in await _blocking(states.newest, runner.farms):
+                verifier.stated(*found)
+            if once:
+                return
+            await trio.sleep(VERIFY_INTERVAL_S)
 
 
 class QueryRunner:
@@ -209,6 +199,14 @@ class QueryRunner:
         self._viewer.verified(count)
         self._metrics.verified.inc()
 
+    def check(self, ids: Mapping[str, str], settings: Mapping[str, str]) -> None:
+        """Check what can only be read through Spark; the call blocks. Raises as `check_places`."""
+        job, spark = self._job, self._session.spark
+        check_places(job, ids, settings, spark)
+        checkpoint = location(job.checkpoint)
+        if HadoopDirectory(checkpoint, spark).names("commits"):
+            check_state(spark, checkpoint)
+
     def close(self) -> None:
         """End the session; the call blocks."""
         self._session.close()
@@ -255,7 +253,7 @@ class QueryRunner:
         if not self._session.alive:
             await trio.to_thread.run_sync(self._session.close)
             try:
-                self._session = await trio.to_thread.run_sync(self._open_session, abandon_on_cancel=True)
+                self._session = await _blocking(self._open_session)
             except GarlicFarmError as error:
                 return error
         return await self._query()

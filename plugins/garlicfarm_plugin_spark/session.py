@@ -22,6 +22,7 @@ from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.java import check_java, find_java_home
 
 __all__ = [
+    "LOG4J",
     "PythonProcessLost",
     "Session",
     "cause",
@@ -48,7 +49,7 @@ LOOPBACK: Mapping[str, str] = {
     "spark.authenticate": "true",  # by a secret that Spark makes itself if its master is this process
 }
 LOCAL_MASTER = re.compile(r"local(\[[^\]]*\])?")
-_LOG4J = """rootLogger.level = {level}
+LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -180,7 +181,7 @@ class Session:
         os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if "SPARK_CONF_DIR" not in os.environ:
-            (scratch / "log4j2.properties").write_text(_LOG4J.format(level=_LEVELS[verbosity]))
+            (scratch / "log4j2.properties").write_text(LOG4J.format(level=_LEVELS[verbosity]))
             os.environ["SPARK_CONF_DIR"] = str(scratch)
         settings = {**DEFAULTS, "spark.master": master, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
         if LOCAL_MASTER.fullmatch(master):

@@ -376,20 +376,10 @@ class RefusedReader(DataSourceStreamReader):
         self._error = error
 
     @hide_traceback()
-    def initialOffset(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    @hide_traceback()
-    def getDefaultReadLimit(self) -> NoReturn:
-        raise self._error
-
-    @hide_traceback()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
-        raise self._error
-
-    @hide_traceback()
-    def read(self, partition: object) -> NoReturn:
-        raise self._error
+    initialOffset = getDefaultReadLimit = latestOffset = read = _refuse
 
 
 class BatchReader(_Reader, DataSourceReader):

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from garlicfarm_plugin_spark.java import find_java_home
+from garlicfarm_plugin_spark.session import LOG4J
 
 DEPLOY = "org.apache.spark.deploy"
 # What a driver on this machine needs: it would name itself by an address that is no loopback one.
@@ -25,14 +26,7 @@ LOOPBACK = (
 START_S = 240.0
 STOP_S = 20.0
 LAST_LINES = 30
-LOG4J = """rootLogger.level = info
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-logger.jetty.name = org.sparkproject.jetty
+JETTY = """logger.jetty.name = org.sparkproject.jetty
 logger.jetty.level = warn
 """
 
@@ -44,7 +38,7 @@ class SparkProcess:
         """Start ``spark-class`` with these words. Java and Python are those of the tests. ``token``: what
         clients of a Connect server have to show."""
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "log4j2.properties").write_text(LOG4J)
+        (directory / "log4j2.properties").write_text(LOG4J.format(level="info") + JETTY)
         self.log = directory / f"{name}.log"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         environ |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,7 @@ from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm_plugin_spark.job import Job, bounded, ranked_farms, sink_options, source_options
-from garlicfarm_plugin_spark.node_reader import FarmHead
+from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from garlicfarm_plugin_spark.runner import QueryRunner, most_members
@@ -76,9 +77,9 @@ def test_batches_of_a_large_farm_are_smaller_where_each_entry_can_have_a_row(
 def test_largest_farm_is_found_at_the_nodes(tmp_path: Path) -> None:
     with feed_server(tmp_path / "node") as server:
         server.add_farm("barn", []).node.farm.configure(0, configuration(1, 2, 3, 4, 5))
-        of_server = replace(job(), nodes=server.access)
-        assert most_members(of_server, ["farm"]) == 3
-        assert most_members(of_server, ["barn", "farm"]) == 5
+        with closing(NodeReader(server.access)) as reader:
+            assert most_members(reader, ["farm"]) == 3
+            assert most_members(reader, ["barn", "farm"]) == 5
 
 
 def test_job_with_a_name_tells_it_to_source_and_sink() -> None:

@@ -29,21 +29,19 @@ def test_options_without_more_have_the_defaults() -> None:
     found = read()
     (farms,) = found.sources
     assert farms.nodes == NodeAccess(("https://a:1", "https://b:2"), "rita", Path("/p"))
-    assert (farms.farms, found.only_farm) == (("barn",), "barn")
+    assert farms.farms == ("barn",)
     assert (found.start, found.end, found.strict, found.pushdown) == ("earliest", None, True, False)
     assert (found.max_entries, found.max_bytes, found.min_partitions) == (20_000, 64 << 20, 1)
 
 
 @pytest.mark.parametrize("text", ["a,b", "a b", " a, b,a ", "a ,b"])
 def test_options_of_several_farms_name_each_once(text: str) -> None:
-    found = read(farm=text)
-    assert (found.sources[0].farms, found.only_farm) == (("a", "b"), None)
+    assert read(farm=text).sources[0].farms == ("a", "b")
 
 
 def test_options_of_all_farms_name_none() -> None:
-    found = read(farm="*")
-    assert (found.sources[0].farms, found.only_farm) == (None, None)
-    assert found.sources[0].application is None
+    (every,) = read(farm="*").sources
+    assert (every.farms, every.application) == (None, None)
     assert read(farm="*", application="publisher").sources[0].application == "publisher"
 
 
