@@ -43,13 +43,14 @@ class RankMetrics:
 
 
 @contextmanager
-def served(metrics: RankMetrics, address: tuple[str, int] | None) -> Iterator[None]:
-    """Serve them at this host and port, without a login, as long as the block lasts; None: nowhere.
+def served(metrics: RankMetrics, address: tuple[str, int] | None) -> Iterator[int]:
+    """Serve them at this host and port (0: any), without a login, as long as the block lasts; None: nowhere.
+    The block gets the port.
 
     Raises `ConfigError`: nothing can listen there.
     """
     if address is None:
-        yield
+        yield 0
         return
     host, port = address
     try:
@@ -59,7 +60,7 @@ def served(metrics: RankMetrics, address: tuple[str, int] | None) -> Iterator[No
             [f"--metrics: nothing can listen at {host}:{port} ({error.strerror}): name another address"]
         ) from error
     try:
-        yield
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()

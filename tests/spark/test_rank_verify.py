@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +15,6 @@ import msgspec
 import pytest
 
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm.lab.processes import free_ports
 from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics, served
 from garlicfarm_plugin_spark.verify import KEPT, NodeStates, Verifier
@@ -22,6 +23,7 @@ from tests.spark.script import Node, scripted_log
 
 LOG = scripted_log()
 FARM = ("farm", FARM_ID)
+HEAD = FarmHead(FARM_ID, "publisher", 1, 10)
 A, B = "https://a.example:27151", "https://b.example:27151"
 
 
@@ -93,42 +95,38 @@ def test_verifier_keeps_a_bounded_number_of_digests(states: dict[int, bytes]) ->
 
 
 def test_states_come_from_each_node_that_answers(server: FeedServer) -> None:
-    (silent,) = free_ports(1)
-    urls = (f"https://127.0.0.1:{silent}?pin=sha256-{'A' * 43}", server.url)
-    feed, asked = NodeReader(server.access), NodeStates(replace(server.access, urls=urls))
-    heads = feed.heads()
     node = Node()
     for entry in LOG[:10]:
         node.apply(entry)
-    assert asked.newest(heads) == [(FARM, server.url.partition("?")[0], 10, node.farm.snapshot())]
-    asked.close()
-    feed.close()
+    with socket.socket() as refusing:  # it does not listen
+        refusing.bind(("127.0.0.1", 0))
+        urls = (f"https://127.0.0.1:{refusing.getsockname()[1]}?pin=sha256-{'A' * 43}", server.url)
+        with closing(NodeStates(replace(server.access, urls=urls))) as asked:
+            assert asked.newest({"farm": HEAD}) == [
+                (FARM, server.url.partition("?")[0], 10, node.farm.snapshot())
+            ]
 
 
 def test_farm_that_a_node_does_not_have_is_not_asked_for(
     server: FeedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     barn = FarmHead("ab" * 16, "publisher", 1, 3)
-    asked = NodeStates(server.access)
-    head = FarmHead(server.farm_id, "publisher", 1, 10)
-    assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": head})] == [FARM]
-    anew = replace(head, farm_id=barn.farm_id)
-    for _ in range(2):
-        assert asked.newest({"farm": anew}) == []
+    with closing(NodeStates(server.access)) as asked:
+        assert [farm for farm, *_ in asked.newest({"barn": barn, "farm": HEAD})] == [FARM]
+        anew = replace(HEAD, farm_id=barn.farm_id)
+        for _ in range(2):
+            assert asked.newest({"farm": anew}) == []
     (said,) = caplog.messages
     assert said.endswith(f" has another farm farm (id {server.farm_id}): its states are not compared")
-    asked.close()
 
 
 def test_farm_that_is_deleted_once_a_node_has_listed_it_is_left_out(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = FarmHead(server.farm_id, "publisher", 1, 10)
-    listed = {"barn": head, "farm": head}
+    listed = {"barn": HEAD, "farm": HEAD}
     monkeypatch.setattr(NodeReader, "heads", lambda self: listed)
-    asked = NodeStates(server.access)
-    assert [farm for farm, *_ in asked.newest(listed)] == [FARM]
-    asked.close()
+    with closing(NodeStates(server.access)) as asked:
+        assert [farm for farm, *_ in asked.newest(listed)] == [FARM]
 
 
 def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,21 +138,18 @@ def test_silent_node_is_asked_once_a_round(server: FeedServer, monkeypatch: pyte
         raise UnreachableError("silence")
 
     monkeypatch.setattr(NodeReader, "heads", heads)
-    asked = NodeStates(server.access)
-    head = FarmHead(server.farm_id, "publisher", 1, 10)
-    assert asked.newest(dict.fromkeys(("barn", "farm", "field"), head)) == []
+    with closing(NodeStates(server.access)) as asked:
+        assert asked.newest(dict.fromkeys(("barn", "farm", "field"), HEAD)) == []
     assert count == 1
-    asked.close()
 
 
 def test_metrics_are_served_and_tell_index_and_lag_by_farm() -> None:
-    (port,) = free_ports(1)
     metrics = RankMetrics()
     metrics.progress("farm", None, 12)
     metrics.progress("farm", 10, 12)
     metrics.progress("barn", 7, 7)
     metrics.progress("barn", 7, None)
-    with served(metrics, ("127.0.0.1", port)):
+    with served(metrics, ("127.0.0.1", 0)) as port:
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
         with (
             pytest.raises(ConfigError, match=rf"nothing can listen at 127.0.0.1:{port} \(Address already"),

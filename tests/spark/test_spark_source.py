@@ -96,13 +96,6 @@ def test_reader_all_available_ignores_the_limit(server: FeedServer) -> None:
     assert end == at(server, END, 0)
 
 
-def test_reader_starting_at_an_index_begins_with_it(server: FeedServer) -> None:
-    found = reader(server, startingIndex="100", maxEntriesPerTrigger="2")
-    start, end = first_batch(found)
-    assert end == at(server, 101, 99)
-    assert rows(found, start, end) == stored(101, 99)
-
-
 def test_reader_starting_at_the_latest_reads_what_comes_after_its_first_batch(server: FeedServer) -> None:
     """The first batch is empty, and its offset says where it was, however often it is planned."""
     found = reader(server, startingIndex="latest")
@@ -121,13 +114,6 @@ def test_reader_available_now_stops_at_what_was_there(server: FeedServer) -> Non
     assert found.latestOffset(found.initialOffset(), ReadAllAvailable()) == at(server, END, 0)
 
 
-def test_reader_earliest_of_a_compacted_log_begins_at_its_first_index(server: FeedServer) -> None:
-    server.compact(50)
-    found = reader(server)
-    start, end = first_batch(found)
-    assert rows(found, start, end) == stored(END, 49)
-
-
 def test_reader_whose_entries_are_gone_names_the_first_that_is_left(server: FeedServer) -> None:
     server.compact(50)
     found = reader(server)
@@ -142,17 +128,6 @@ def test_reader_whose_entries_are_gone_names_the_first_that_is_left(server: Feed
     with pytest.raises(FellBehind) as read:  # they went after the batch was planned
         rows(found, offset, at(server, 60))
     assert str(read.value) == sentence
-
-
-def test_reader_starting_at_an_index_that_is_gone_says_where_it_could(server: FeedServer) -> None:
-    server.compact(50)
-    found = reader(server, startingIndex="21")
-    with pytest.raises(FellBehind) as planned:
-        found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
-    assert str(planned.value) == (
-        "the entries after index 20 are gone, the log of farm now starts at 50: startingIndex is 21, and"
-        " earliest begins there"
-    )
 
 
 def test_reader_told_to_go_on_logs_the_loss(server: FeedServer, caplog: pytest.LogCaptureFixture) -> None:
