@@ -49,6 +49,10 @@ class Job:
     conf: Mapping[str, str] = field(default_factory=dict)
     verbosity: int = 0
 
+    def ranks(self, farm: str, head: FarmHead) -> bool:
+        """Whether it is to rank this farm."""
+        return farm in self.farms if self.farms else head.application == "publisher"
+
 
 class Viewer(Protocol):
     """Receives the results. Called on Trio's thread."""
@@ -72,17 +76,13 @@ def ranked_farms(job: Job, heads: Mapping[str, FarmHead]) -> dict[str, FarmHead]
 
     Raises `ConfigError`: one does not run the application ``publisher``, or none does.
     """
-    if not job.farms:
-        found = {name: head for name, head in heads.items() if head.application == "publisher"}
-        if not found:
-            raise ConfigError(["no farm of these nodes runs the application publisher: no ranking"])
-        return found
-    for name in job.farms:
-        if heads[name].application != "publisher":
-            raise ConfigError(
-                [f"{name} runs the application {heads[name].application}, not publisher: no ranking"]
-            )
-    return {name: heads[name] for name in job.farms}
+    found = {name: head for name, head in heads.items() if job.ranks(name, head)}
+    if not found:
+        raise ConfigError(["no farm of these nodes runs the application publisher: no ranking"])
+    for name, head in found.items():
+        if head.application != "publisher":
+            raise ConfigError([f"{name} runs the application {head.application}, not publisher: no ranking"])
+    return found
 
 
 def bounded(job: Job, members: int) -> Job:

@@ -184,12 +184,7 @@ class QueryRunner:
     @property
     def farms(self) -> dict[str, FarmHead]:
         """The farms that are ranked, by name, as the nodes last reported them."""
-        wanted = self._job.farms
-        return {
-            name: head
-            for name, head in self._heads.items()
-            if (name in wanted if wanted else head.application == "publisher")
-        }
+        return {name: head for name, head in self._heads.items() if self._job.ranks(name, head)}
 
     def _progress(self, farm: str, commit_index: int | None) -> None:
         self._viewer.progress(farm, self._indexes.get(farm), commit_index)

@@ -20,6 +20,8 @@ from garlicfarm.lab.processes import ProcessFarm, process_farm
 
 pytestmark = pytest.mark.spark
 
+HANG_S = 240.0
+
 
 @pytest.mark.timeout(400)
 def test_lab_until_ranked_ends_with_equal_rankings_and_leaves_nothing(tmp_path: Path) -> None:
@@ -46,11 +48,11 @@ async def saying(farm: ProcessFarm, log_file: Path, text: bytes) -> RankProcess:
         command = [
             sys.executable,
             "-c",
-            f"import sys, time; print({text.decode()!r}, flush=True); time.sleep(60)",
+            f"import sys, time; print({text.decode()!r}, flush=True); time.sleep(600)",
         ]
         process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
         nursery.start_soon(rank.read, process)
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             while rank.newest is None:  # noqa: ASYNC110  (another process writes)
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
@@ -63,16 +65,19 @@ async def test_lab_compares_spark_with_the_node_byte_for_byte(tmp_path: Path) ->
     async with process_farm(tmp_path / "farm", 1) as farm:
         (node,) = farm.nodes.values()
         async with node.client() as client:
-            with trio.fail_after(20):
+            with trio.fail_after(HANG_S):
                 while not (ranking := await client.ranking("farm"))["index"]:  # noqa: ASYNC110
                     await trio.sleep(0.05)
         index = ranking["index"]  # no router, no posts: it stays
         rank = await saying(farm, tmp_path / "rank.log", msgspec.json.encode(ranking))
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_S):
             assert await rank.wait_equal() == index
         wrong = {**ranking, "R": 99}
         rank = await saying(farm, tmp_path / "rank.log", msgspec.json.encode(wrong))
-        with trio.fail_after(20), pytest.raises(GarlicFarmError, match="differs from that of node 1"):
+        with (
+            trio.fail_after(HANG_S),
+            pytest.raises(GarlicFarmError, match="differs from that of node 1"),
+        ):
             await rank.wait_equal()
 
 
@@ -81,6 +86,6 @@ async def test_lab_whose_spark_process_ends_says_what_it_said(tmp_path: Path) ->
     async with process_farm(tmp_path / "farm", 1, start=False) as farm:
         rank = RankProcess(farm, tmp_path / "rank.log")
         process = await trio.lowlevel.open_process([sys.executable, "-c", ""], stdout=subprocess.PIPE)
-        with trio.fail_after(20), pytest.raises(GarlicFarmError, match="ended: error: no Java"):
+        with trio.fail_after(HANG_S), pytest.raises(GarlicFarmError, match="ended: error: no Java"):
             await rank.read(process)
         await process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -542,7 +541,5 @@ def test_module_that_spark_looks_for_imports_nothing_heavy() -> None:
         "heavy = {'httpx', 'pyarrow', 'pandas', 'trio', 'msgspec', 'cryptography', 'numpy', 'ssl'}\n"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )
-    begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert time.monotonic() - begun < 10
