@@ -1,4 +1,4 @@
-"""Nodes in memory, and a tower of either implementation."""
+"""Nodes in memory and on loopback, and a tower of either implementation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import trio
 
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka.sockets import Context, open_context
+from garlicfarm_plugin_dafka.tower import Tower
 from tests.dafka.c_programs import c_tower
 from tests.dafka.memory_network import MemoryNetwork
 from tests.dafka.meshes import plain_tower
@@ -22,8 +24,31 @@ def network() -> MemoryNetwork:
     return MemoryNetwork()
 
 
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The autojump clock would jump on while a thread works."""
+
+    async def run_sync(function: Any, *arguments: Any, **options: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[Context]:
+    async with open_context() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def tower() -> AsyncIterator[Tower]:
+    async with plain_tower() as opened:
+        yield opened
+
+
 @pytest.fixture(params=["our tower", "C tower"])
-async def tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
+async def either_tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
     is_ours = request.param == "our tower"
     opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
     with trio.fail_after(120):  # ends what hangs

@@ -103,10 +103,15 @@ class Node:
             self.network.at(self.network.now + TICK_S, self.tick)
 
     def receive(self, command: Command) -> None:
-        raise NotImplementedError
+        if isinstance(self.core, ProducerCore):
+            self.core.receive(command)
+        else:
+            self.core.receive(command, self.network.now)
+        self.pump()
 
     def on_tick(self) -> None:
-        raise NotImplementedError
+        for command in self.core.tick(self.network.now) or ():
+            self.network.send(self, command)
 
     def pump(self) -> None:
         raise NotImplementedError
@@ -128,14 +133,6 @@ class Producer(Node):
             content = content_of(self.core.topic, self.core.partition, self.core.next_sequence)
             self.network.send(self, self.core.append(content, self.network.now))
 
-    def receive(self, command: Command) -> None:
-        self.core.receive(command)
-        self.pump()
-
-    def on_tick(self) -> None:
-        for command in self.core.tick(self.network.now):
-            self.network.send(self, command)
-
     def pump(self) -> None:
         while self.core.has_answers:
             for command in self.core.answers():
@@ -154,13 +151,6 @@ class Store(Node):
         saved = [SavedPartition(*key, tail, tail + len(kept)) for key, (tail, kept) in disk.items()]
         self.core = StoreCore(address, saved)
         super().__init__(network)
-
-    def receive(self, command: Command) -> None:
-        self.core.receive(command, self.network.now)
-        self.pump()
-
-    def on_tick(self) -> None:
-        self.core.tick(self.network.now)
 
     def pump(self) -> None:
         batch = self.core.take_unsaved()
@@ -201,13 +191,6 @@ class Consumer(Node):
         self.core = ConsumerCore(address, topics, **options)
         self.read: defaultdict[Partition, list[int]] = defaultdict(list)
         super().__init__(network)
-
-    def receive(self, command: Command) -> None:
-        self.core.receive(command, self.network.now)
-        self.pump()
-
-    def on_tick(self) -> None:
-        self.core.tick(self.network.now)
 
     def pump(self) -> None:
         for record in self.core.take_records():

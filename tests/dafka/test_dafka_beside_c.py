@@ -30,6 +30,11 @@ TOPIC = "hello"
 SHARED = "00112233445566778899AABBCCDDEEFF"
 
 
+@pytest.fixture
+def tower(either_tower: Endpoint) -> Endpoint:
+    return either_tower
+
+
 def config(tower: Endpoint) -> MeshConfig:
     return MeshConfig(towers=(str(tower),))
 
@@ -112,9 +117,12 @@ class Deaf:
 
     def __init__(self, mesh: Mesh) -> None:
         self.address = mesh.address
-        self.subscribe, self.unsubscribe = mesh.subscribe, mesh.unsubscribe
+        self.subscribe, self.unsubscribe, self.subscriptions = (
+            mesh.subscribe,
+            mesh.unsubscribe,
+            mesh.subscriptions,
+        )
         self.send, self.send_all = mesh.send, mesh.send_all
-        self.subscriptions = mesh.subscriptions
         self.lost: list[Command] = []
         self._mesh = mesh
 
@@ -178,25 +186,10 @@ async def test_c_store_killed_goes_on_where_it_was_and_ours_is_complete(tower, t
                 assert await late.printed(len(expected)) == expected
 
 
-STORE = """
-import sys
-from pathlib import Path
-import trio
-from garlicfarm_plugin_dafka.config import MeshConfig
-from garlicfarm_plugin_dafka.store import open_store
-
-async def main():
-    async with open_store(MeshConfig(towers=(sys.argv[1],)), Path(sys.argv[2])):
-        await trio.sleep_forever()
-
-trio.run(main)
-"""
-
-
 @asynccontextmanager
 async def our_store_process(tower: Endpoint, directory: Path) -> AsyncIterator[trio.Process]:
     """A store of ours in a process of its own, which can be killed."""
-    command = [sys.executable, "-c", STORE, str(tower), str(directory)]
+    command = [sys.executable, "-m", "garlicfarm", "dafka", "store", str(directory), "--tower", str(tower)]
     process = await trio.lowlevel.open_process(command)
     try:
         yield process

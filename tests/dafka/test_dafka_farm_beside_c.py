@@ -32,6 +32,11 @@ KEEP = {"snapshot_every_entries": 20, "keep_entries": 2 * LENGTH, "keep_bytes": 
 ever in vain if that is deleted by then."""
 
 
+@pytest.fixture
+def tower(either_tower: Endpoint) -> Endpoint:
+    return either_tower
+
+
 async def post(nodes: Cluster, posted: list[str], count: int) -> int:
     """Post more entries until each is committed, whoever leads by then; returns how many the log has.
     One of a leader that was deposed meanwhile may be in it twice."""

@@ -32,19 +32,9 @@ from garlicfarm_plugin_dafka.farm_feed import FarmProducer
 from garlicfarm_plugin_dafka.store import run_store
 from tests.dafka.memory_network import MemoryNetwork
 
+pytestmark = pytest.mark.usefixtures("no_threads")
 LENGTH = 10
 P = [partition_of(MemorySource.farm_id, epoch) for epoch in range(20)]
-
-
-@pytest.fixture(autouse=True)
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of these tests would jump on while a thread works."""
-
-    async def run_sync(function: Any, *arguments: Any, **options: Any) -> Any:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 class FarmInMemory:

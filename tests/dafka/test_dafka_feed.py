@@ -23,16 +23,10 @@ from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_feed import DafkaFeed, DafkaFeedConfig
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import KeyRing, plain_tower, until
+from tests.dafka.meshes import KeyRing, until
 from tests.node.support.cluster import STEADY, Cluster, cluster
 
 HANG_GUARD_S = 240.0
-
-
-@pytest.fixture
-async def tower() -> AsyncIterator[Tower]:
-    async with plain_tower() as tower:
-        yield tower
 
 
 def values_of(records: Sequence[ReceivedRecord]) -> list[bytes]:

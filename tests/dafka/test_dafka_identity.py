@@ -118,8 +118,8 @@ async def test_later_producer_sends_what_no_store_had_and_goes_on(path, tmp_path
     producer, scope = await _open(nursery, network.node("one"), first)
     assert await producer.send(b"a") == 0
     assert await producer.send_many([b"b", b"c"]) == 3
-    scope.cancel()  # and it is not closed: as if it was killed
-    first._database.close()
+    scope.cancel()
+    first.close(0)  # which deletes nothing
     network.remove(network.nodes[0])
 
     identity = ProducerIdentity(path, "t")

@@ -10,35 +10,13 @@ from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.consumer import open_consumer
 from garlicfarm_plugin_dafka.producer import open_producer
 from garlicfarm_plugin_dafka.store import open_store
-from garlicfarm_plugin_dafka.store_core import SavedPartition
-from tests.dafka.meshes import KeyRing, plain_tower
+from tests.dafka.meshes import KeyRing
 
 DEADLINE_S = 240.0  # ends what hangs
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"record %d" % number for number in range(first, first + count)]
-
-
-async def test_records_are_stored_and_read_live_and_later(tmp_path):
-    with trio.fail_after(DEADLINE_S):
-        async with plain_tower() as tower:
-            config = MeshConfig(towers=(str(tower.endpoint),))
-            async with open_store(config, tmp_path / "store") as store:
-                async with open_producer(config, "t") as producer, open_consumer(config, ["t"]) as live:
-                    assert await producer.send_many(numbered(5000)) == 5000
-                    found = [(await anext(live)).content for _ in range(5000)]
-                    assert found == numbered(5000)
-                    await producer.wait_acked()
-                    partition = producer.partition
-                assert store.partitions() == [SavedPartition("t", partition, 0, 5000)]
-            async with (
-                open_store(config, tmp_path / "store"),
-                open_consumer(config, ["t"], offsets={("t", partition): 100}) as late,
-            ):
-                records = [await anext(late) for _ in range(4900)]
-                assert [record.content for record in records] == numbered(4900, 100)
-                assert (records[0].topic, records[0].partition, records[0].sequence) == ("t", partition, 100)
 
 
 async def test_records_pass_between_keys_whose_roles_allow_it(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -28,24 +27,12 @@ from garlicfarm_plugin_dafka.codec import (
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
 from garlicfarm_plugin_dafka.keys import create_key, read_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
-from garlicfarm_plugin_dafka.sockets import Context, open_context
+from garlicfarm_plugin_dafka.sockets import Context
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, received, subscribed, until
 
 HOST = "127.0.0.1"
 HELLO = subscription_prefix(Record, "hello")
-
-
-@pytest.fixture
-async def tower() -> AsyncIterator[Tower]:
-    async with plain_tower() as opened:
-        yield opened
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[Context]:
-    async with open_context() as opened:
-        yield opened
 
 
 def foreign(context: Context, kind: int) -> ForeignSocket:

@@ -260,11 +260,3 @@ def test_what_cannot_be_is_refused(tmp_path, monkeypatch, capfd, arguments, told
     assert run(["dafka", *arguments]) == Exit.USAGE
     assert told in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_directory_of_another_store_is_refused(tmp_path):
-    async with plain_tower() as tower:
-        with closing(RecordFiles(tmp_path)):
-            done = await dafka("store", str(tmp_path), "--tower", str(tower.endpoint))
-    assert done.returncode == Exit.STORAGE
-    assert b"is in use by another store" in done.stderr

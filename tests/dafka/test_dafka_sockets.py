@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,16 +9,10 @@ import trio
 import zmq
 from trio.testing import wait_all_tasks_blocked
 
-from garlicfarm_plugin_dafka.sockets import MAX_BATCH, MAX_FRAMES, Context, open_context, user_of
+from garlicfarm_plugin_dafka.sockets import MAX_BATCH, MAX_FRAMES, Context, user_of
 from tests.dafka.meshes import ForeignSocket
 
 HOST = "127.0.0.1"
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[Context]:
-    async with open_context() as opened:
-        yield opened
 
 
 def socket_of(context: Context, kind: int, **options: Any) -> ForeignSocket:

@@ -36,17 +36,12 @@ class Recorder:
         self._loses = loses
         self._begun_s = trio.current_time()
         self.address = mesh.address
+        self.subscribe, self.unsubscribe = mesh.subscribe, mesh.unsubscribe
         self.events: list[dict[str, Any]] = []
 
     @property
     def has_tower(self) -> bool:
         return self._mesh.has_tower
-
-    def subscribe(self, prefix: bytes) -> None:
-        self._mesh.subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        self._mesh.unsubscribe(prefix)
 
     def send(self, command: Command) -> None:
         self.note("sent", _hex(command))
