@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from garlicfarm.cli import main
 from garlicfarm_plugin_dafka.record_files import RecordFiles
 from garlicfarm_plugin_dafka.store_core import StoreCore, Unsaved
-from tests.dafka import record_child
 
 BEHIND = 20
 
@@ -39,7 +38,6 @@ def acknowledge_what_is_received() -> None:
 
 
 MUTANTS = {
-    "unsynced": record_child.never_sync,
     "early": acknowledge_before_saving,
     "received": acknowledge_what_is_received,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 from collections import defaultdict
 from contextlib import closing
 from random import Random
@@ -18,7 +17,6 @@ from garlicfarm_plugin_dafka import record_files
 from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
 from tests.dafka import record_child
-from tests.dafka.record_child import MUTANTS
 from tests.dafka.record_power import CHILD, ENDLESS, Process
 
 ALL = 1 << 62
@@ -213,26 +211,3 @@ def test_a_full_disk_ends_the_process_and_loses_nothing(tmp_path):
     *lines, last = done.stdout.decode().splitlines()
     assert last.startswith("StorageError")
     record_child.check(tmp_path, {line.split()[1]: int(line.split()[2]) for line in lines})
-
-
-@pytest.mark.slow
-@pytest.mark.fuse
-@pytest.mark.parametrize("mutant", [None, *MUTANTS])
-def test_a_power_cut_loses_nothing_saved_and_each_mutant_is_found_out(tmp_path, mutant):
-    command = ["unshare", "-rm", sys.executable, "-m", "tests.dafka.record_power", str(tmp_path), "12"]
-    done = subprocess.run(
-        [*command, *([mutant] if mutant else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        timeout=280,
-    )
-    output = done.stdout.decode()
-    if mutant is None:
-        assert done.returncode == 0, output
-        held, saved, unsynced = map(int, output.splitlines()[-1].split())
-        assert 0 < held < saved  # retention deleted some
-        assert unsynced > 0
-    else:
-        assert done.returncode == 1, output
-        assert "is missing" in output
