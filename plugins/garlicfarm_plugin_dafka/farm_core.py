@@ -9,31 +9,26 @@ any of them: heads repeat, and what a peer lacks it fetches.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
 from garlicfarm_plugin_dafka.codec import (
     Command,
-    DirectHead,
-    DirectTail,
     Fetch,
     GetHeads,
     Head,
     Record,
     subscription_prefix,
 )
-from garlicfarm_plugin_dafka.serving import FetchQueue
+from garlicfarm_plugin_dafka.serving_core import HEAD_INTERVAL_S, ServingCore
 
 __all__ = ["FarmProducerCore", "partition_of"]
 
-HEAD_INTERVAL_S = 1.0
 _LIVE_EPOCHS = 2
 """Whose heads go out each second: readers may not have finished the one before."""
 _GONE_EPOCHS = 16
 """How many of those that are deleted here are still told of: a reader that was away has to learn of them."""
-_MAX_WAITING = 4096
 
 
 @lru_cache(maxsize=1024)
@@ -42,27 +37,21 @@ def partition_of(farm_id: bytes, epoch: int) -> str:
     return sha256(b"garlicfarm epoch" + farm_id + epoch.to_bytes(8, "big")).digest()[:16].hex().upper()
 
 
-class FarmProducerCore:
+class FarmProducerCore(ServingCore):
     """Serves the log of the farm with this id under ``topic``, ``epoch_length`` records in a partition.
 
-    ``fetches``: the ranges that peers wait for. ``is_producer``: this member leads. Then `record` is to be
-    called, and what it returns to be sent, for each new entry; and heads are due.
-
-    ``dropped`` counts commands that were not followed, by reason.
+    ``is_producer``: this member leads. Then `record` is to be called, and what it returns to be sent, for
+    each new entry; and heads are due. The ranges of `fetches` are for the caller to read and to send.
     """
 
     def __init__(self, topic: str, farm_id: bytes, epoch_length: int) -> None:
-        self.topic = topic
-        self.dropped: Counter[str] = Counter()
-        self.fetches = FetchQueue()
+        super().__init__(topic)
         self.is_producer = False
         self._farm_id = farm_id
         self._epoch_length = epoch_length
         self._first = self._count = 0  # numbers of entries: the first that can be served, how many there were
         self._known = range(0)  # epochs with a record here, and some before them
         self._epochs: dict[str, int] = {}  # the same by their partitions
-        self._heads: dict[str, None] = {}  # who asked for them, in order
-        self._tails: dict[tuple[str, str], int] = {}  # requester and partition: where it begins
         self._head_at = 0.0
         self._older = 0  # which of the other heads was sent last
 
@@ -107,12 +96,7 @@ class FarmProducerCore:
         if isinstance(command, Fetch):
             self._on_fetch(command)
         elif isinstance(command, GetHeads):
-            if command.topic != self.topic:
-                self.dropped["another topic"] += 1
-            elif len(self._heads) < _MAX_WAITING or command.sender in self._heads:
-                self._heads[command.sender] = None
-            else:
-                self.dropped["too many requests"] += 1
+            self._on_get_heads(command)
         else:
             self.dropped["not for a farm"] += 1
 
@@ -128,30 +112,15 @@ class FarmProducerCore:
         if not self.is_producer or not self._epochs or now < self._head_at:
             return []
         self._head_at = now + HEAD_INTERVAL_S
-        partitions = [*self._epochs]
-        older, newest = partitions[:-_LIVE_EPOCHS], partitions[-_LIVE_EPOCHS:]
+        last = [*self._last_records()]
+        older, newest = last[:-_LIVE_EPOCHS], last[-_LIVE_EPOCHS:]
         if older:
             self._older = (self._older + 1) % len(older)
             newest.append(older[self._older])
-        return [Head(self.topic, partition, self._last(partition)) for partition in newest]
+        return [Head(self.topic, *each) for each in newest]
 
-    @property
-    def has_answers(self) -> bool:
-        """Whether `answers` has something to send, or a range is to be read."""
-        return bool(self._heads or self._tails or self.fetches)
-
-    def answers(self) -> list[Command]:
-        """The answers that need no entries."""
-        found: list[Command] = [
-            DirectHead(sender, self.topic, partition, self._last(partition))
-            for sender in self._heads
-            for partition in self._epochs
-        ]
-        for (sender, partition), tail in self._tails.items():
-            found.append(DirectTail(sender, self.topic, partition, tail))
-        self._heads.clear()
-        self._tails.clear()
-        return found
+    def _last_records(self) -> Iterable[tuple[str, int]]:
+        return [(partition, self._last(partition)) for partition in self._epochs]
 
     def _coming(self) -> str:
         """The partition with the next epoch."""
@@ -170,15 +139,5 @@ class FarmProducerCore:
         if epoch is None or command.topic != self.topic:
             self.dropped["another partition"] += 1
             return
-        tail = min(max(0, self._first - epoch * self._epoch_length), self._last(command.partition) + 1)
-        end = min(command.sequence + command.count, self._last(command.partition) + 1)
-        if command.sequence < tail:
-            key = command.sender, command.partition
-            if len(self._tails) < _MAX_WAITING or key in self._tails:
-                self._tails[key] = tail
-            else:
-                self.dropped["too many requests"] += 1
-        elif command.sequence >= end:
-            self.dropped["FETCH of what is not there"] += 1
-        elif not self.fetches.add(command, command.sequence, end):
-            self.dropped["too many requests"] += 1
+        end = self._last(command.partition) + 1
+        self._serve(command, min(max(0, self._first - epoch * self._epoch_length), end), end)

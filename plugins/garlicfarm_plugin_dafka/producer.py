@@ -14,7 +14,7 @@ from garlicfarm.errors import LocalProtocolError
 from garlicfarm_plugin_dafka.codec import Record
 from garlicfarm_plugin_dafka.identity import ProducerIdentity
 from garlicfarm_plugin_dafka.network import BURST, AnsweringRole, Network, running
-from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.producer_core import Backlog, ProducerCore
 
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig
@@ -193,7 +193,7 @@ async def open_producer(
                 yield producer
             return
         kept = await trio.to_thread.run_sync(ProducerIdentity, identity, topic)
-        core = make(partition=kept.partition, first=kept.first, contents=kept.contents)
+        core = make(partition=kept.partition, backlog=Backlog(kept.first, kept.contents))
         try:
             async with run_producer(mesh, core, kept) as producer:
                 yield producer

@@ -6,8 +6,8 @@ lose any of them: heads repeat, and what a peer lacks it fetches.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm_plugin_dafka.codec import (
@@ -15,26 +15,34 @@ from garlicfarm_plugin_dafka.codec import (
     Command,
     DirectHead,
     DirectRecord,
-    DirectTail,
     Fetch,
     GetHeads,
     Head,
     Record,
     subscription_prefix,
 )
-from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, FetchQueue
+from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS
+from garlicfarm_plugin_dafka.serving_core import HEAD_INTERVAL_S, ServingCore
 
-__all__ = ["HEAD_INTERVAL_S", "ProducerCore"]
+__all__ = ["Backlog", "ProducerCore"]
 
-HEAD_INTERVAL_S = 1.0
 _ASK_S = 2.0
 _MAX_ASK_S = 8.0
 _OVERHEAD_BYTES = 100
 _MAX_STORES = 1024
-_MAX_WAITING = 4096
 
 
-class ProducerCore:
+class Backlog(NamedTuple):
+    """Records from ``first`` on that an earlier process has produced, and no store acknowledged."""
+
+    first: int = 0
+    contents: Sequence[bytes] = ()
+
+
+_NO_BACKLOG = Backlog()
+
+
+class ProducerCore(ServingCore):
     """Numbers records, keeps them, and answers for them.
 
     ``acks``: of how many stores a record needs an ACK before it is dropped. Stores are told apart by their
@@ -46,10 +54,6 @@ class ProducerCore:
 
     ``asks_stores``: when no ACK comes for 2 s, then 4 s, then every 8 s, it asks the stores for their heads,
     which say what they have saved. A C store never repeats an ACK; ours do.
-
-    ``contents``: records from ``first`` on that an earlier process has produced, and no store acknowledged.
-
-    ``dropped`` counts commands that were not followed, by reason.
     """
 
     def __init__(
@@ -61,12 +65,11 @@ class ProducerCore:
         limit_records: int,
         limit_bytes: int,
         asks_stores: bool = True,
-        first: int = 0,
-        contents: Sequence[bytes] = (),
+        backlog: Backlog = _NO_BACKLOG,
     ) -> None:
-        self.topic = topic
+        super().__init__(topic)
+        first, contents = backlog
         self.partition = partition
-        self.dropped: Counter[str] = Counter()
         self._acks = acks
         self._limit_records = limit_records
         self._limit_bytes = limit_bytes
@@ -77,9 +80,6 @@ class ProducerCore:
         # A C store is two nodes, one of which acknowledges and the other tells heads: they are not added up.
         self._acked: dict[object, int] = {}  # by store
         self._told: dict[object, int] = {}  # by store: its head
-        self._fetches = FetchQueue()
-        self._heads: dict[str, None] = {}  # who asked for them, in order
-        self._tails: dict[str, None] = {}
         self._head_at: float | None = 0.0 if self._next else None
         self._asks = asks_stores and acks > 0
         self._ask_s = _ASK_S
@@ -157,12 +157,14 @@ class ProducerCore:
             else:
                 self.dropped["head of another partition"] += 1
         elif isinstance(command, Fetch):
-            self._on_fetch(command)
+            if (command.partition, command.topic) != (self.partition, self.topic):
+                self.dropped["another partition"] += 1
+            elif self._acks and command.sequence < self._first:
+                self.dropped["FETCH of what is not there"] += 1
+            else:
+                self._serve(command, self._first, self._next)
         elif isinstance(command, GetHeads):
-            if command.topic != self.topic:
-                self.dropped["another topic"] += 1
-            elif self._next:
-                self._ask(self._heads, command.sender)
+            self._on_get_heads(command)
         else:
             self.dropped["not for a producer"] += 1
 
@@ -178,19 +180,11 @@ class ProducerCore:
             due.append(GetHeads(self.topic, self.partition))
         return due
 
-    @property
-    def has_answers(self) -> bool:
-        """Whether `answers` has something to send."""
-        return bool(self._heads or self._tails or self._fetches)
-
     def answers(self) -> list[Command]:
         """Some of the answers that peers wait for: to be called, with pauses, while `has_answers`."""
+        found = super().answers()
         place = self.topic, self.partition
-        found: list[Command] = [DirectHead(sender, *place, self._next - 1) for sender in self._heads]
-        found += [DirectTail(sender, *place, self._first) for sender in self._tails]
-        self._heads.clear()
-        self._tails.clear()
-        turn = self._fetches.turn()
+        turn = self.fetches.turn()
         if turn is not None:
             sequence = first = turn.first
             size = 0
@@ -199,15 +193,12 @@ class ProducerCore:
                 found.append(DirectRecord(turn.requester, *place, sequence, content))
                 size += len(content)
                 sequence += 1
-            if self._fetches.advance(turn, first, sequence) and sequence < self._next:
+            if self.fetches.advance(turn, first, sequence) and sequence < self._next:
                 found.append(DirectHead(turn.requester, *place, self._next - 1))
         return found
 
-    def _ask(self, waiting: dict[str, None], sender: str) -> None:
-        if len(waiting) < _MAX_WAITING or sender in waiting:
-            waiting[sender] = None
-        else:
-            self.dropped["too many requests"] += 1
+    def _last_records(self) -> Iterable[tuple[str, int]]:
+        return [(self.partition, self._next - 1)] if self._next else ()
 
     def _has_to_ask(self, now: float) -> bool:
         acked, before = self.acked, self._acked_before
@@ -235,20 +226,6 @@ class ProducerCore:
             if self._acks:
                 for _ in range(self._first, self.acked):
                     self._drop_first()
-
-    def _on_fetch(self, command: Fetch) -> None:
-        first = command.sequence
-        if (command.partition, command.topic) != (self.partition, self.topic):
-            self.dropped["another partition"] += 1
-            return
-        end = min(first + command.count, self._next)
-        if first < self._first and not self._acks:
-            self._ask(self._tails, command.sender)
-        elif self._first <= first < end:
-            if not self._fetches.add(command, first, end):
-                self.dropped["too many requests"] += 1
-        else:
-            self.dropped["FETCH of what is not there"] += 1
 
     def _drop_first(self) -> None:
         self._bytes -= len(self._kept.pop(self._first)) + _OVERHEAD_BYTES

@@ -21,7 +21,7 @@ from garlicfarm_plugin_dafka.consumer import run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.identity import ProducerIdentity
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
-from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.producer_core import Backlog, ProducerCore
 from garlicfarm_plugin_dafka.store import run_store
 from tests.dafka.memory_network import MemoryNetwork, MemoryNode
 from tests.dafka.meshes import plain_tower
@@ -39,8 +39,7 @@ def core_of(identity: ProducerIdentity, limit_records: int = 1000) -> ProducerCo
         acks=1,
         limit_records=limit_records,
         limit_bytes=1 << 20,
-        first=identity.first,
-        contents=identity.contents,
+        backlog=Backlog(identity.first, identity.contents),
     )
 
 

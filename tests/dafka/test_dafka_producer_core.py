@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.errors import LocalProtocolError
-from garlicfarm_plugin_dafka import producer_core
+from garlicfarm_plugin_dafka import producer_core, serving_core
 from garlicfarm_plugin_dafka.codec import (
     MAX_COUNT,
     MAX_SEQUENCE,
@@ -187,7 +187,7 @@ def test_heads_begin_with_the_first_record_and_repeat_each_second():
 
 
 def test_requests_that_wait_are_bounded(monkeypatch):
-    monkeypatch.setattr(producer_core, "_MAX_WAITING", 3)
+    monkeypatch.setattr(serving_core, "_MAX_WAITING", 3)
     monkeypatch.setattr(producer_core, "_MAX_STORES", 3)
     core = producer(5, acks=2)
     for number in range(5):
