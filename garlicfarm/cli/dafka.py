@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
+from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.node_start import level
-from garlicfarm.cli.options import Options
+from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.say import put
 
-__all__ = ["dafka", "key_options", "mesh_options", "plugin", "run_role"]
+__all__ = ["dafka", "mesh_options", "plugin", "run_role"]
 
 _T = TypeVar("_T")
 
@@ -25,8 +28,6 @@ _T = TypeVar("_T")
         "consume": "garlicfarm.cli.dafka_consume:consume",
         "keys": "garlicfarm.cli.dafka_keys:keys",
         "produce": "garlicfarm.cli.dafka_produce:produce",
-        "store": "garlicfarm.cli.dafka_store:store",
-        "tower": "garlicfarm.cli.dafka_tower:tower",
     },
 )
 def dafka() -> None:
@@ -80,7 +81,7 @@ _MESH_OPTIONS = (
 )
 
 
-def key_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _key_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--key-file`` and ``--peers-file``, as arguments of these names."""
     for option in reversed(_KEY_OPTIONS):
         command = option(command)
@@ -96,7 +97,7 @@ def mesh_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_mesh(**arguments: Any) -> Any:
         return command(mesh={name: arguments.pop(name) for name in names}, **arguments)
 
-    wrapped = key_options(with_mesh)
+    wrapped = _key_options(with_mesh)
     for option in reversed(_MESH_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
@@ -126,3 +127,90 @@ def plugin(module: str) -> Any:
         return import_module(f"garlicfarm_plugin_dafka.{module}")
     except ImportError as error:
         raise ConfigError([f"{error}: pip install 'garlicfarm[dafka]'"]) from error
+
+
+@dafka.command(examples=["garlicfarm dafka store records --max-age 30d"])
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Store only this topic; repeatable.")
+@click.option(
+    "--max-age",
+    metavar="DURATION",
+    help="Delete records this long after they were saved, as 30d. Default: never.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Delete the oldest records when all take more than N bytes. Default: never.",
+)
+@mesh_options
+@shared_options("verbosity")
+def store(
+    options: Options,
+    directory: Path,
+    topics: tuple[str, ...],
+    max_age: str | None,
+    max_bytes: int | None,
+    mesh: Mapping[str, Any],
+) -> None:
+    """Store records in DIRECTORY and serve them to consumers, until SIGTERM or Ctrl-C.
+
+    A record is acknowledged once it is on disk, synced. Prints its address once it runs.
+    """
+    age_ms = None if max_age is None else parse_ms(max_age)
+    if max_age is not None and not age_ms:
+        raise click.UsageError(f"--max-age must be {DURATION_RULE}, not {max_age!r}")
+    module = plugin("store")
+    retention = module.Retention(None if age_ms is None else age_ms / 1000, max_bytes)
+    config = plugin("config").MeshConfig(**mesh)
+    run_role("info", options, _store, config, directory, topics or None, retention)
+
+
+async def _store(config: Any, directory: Path, topics: tuple[str, ...] | None, retention: Any) -> None:
+    import trio
+
+    from garlicfarm.cli.signals import stopped_by_signals
+
+    async with (
+        stopped_by_signals(),
+        plugin("mesh").open_mesh(config) as mesh,
+        plugin("store").run_store(mesh, directory, topics=topics, retention=retention),
+    ):
+        put(str(mesh.endpoint))
+        await trio.sleep_forever()
+
+
+@dafka.command(
+    examples=[
+        "garlicfarm dafka tower",
+        "garlicfarm dafka tower --listen tcp://0.0.0.0:5556 \\\n"
+        "    --key-file tower.key --peers-file peers.toml",
+    ],
+)
+@click.option(
+    "--listen",
+    default="tcp://127.0.0.1:5556",
+    show_default=True,
+    metavar="URL",
+    help="Where nodes send their beacons, tcp://HOST:PORT?out=PORT. out: where they receive those of the"
+    " others; default: the next port. Port 0: any free one.",
+)
+@_key_options
+@shared_options("verbosity")
+def tower(options: Options, listen: str, key_file: str, peers_file: str) -> None:
+    """Run a tower until SIGTERM or Ctrl-C: it tells nodes of each other. Records do not go through it.
+
+    Prints its address, as nodes take it, once it listens. Nodes can have several towers; one is enough.
+    """
+    config = plugin("config").TowerConfig(listen=listen, key_file=key_file, peers_file=peers_file)
+    run_role("info", options, _tower, config)
+
+
+async def _tower(config: Any) -> None:
+    import trio
+
+    from garlicfarm.cli.signals import stopped_by_signals
+
+    async with stopped_by_signals(), plugin("tower").open_tower(config, Path()) as opened:
+        put(str(opened.endpoint))
+        await trio.sleep_forever()

@@ -150,8 +150,7 @@ class DafkaConsumer(Role[ConsumerCore]):
                 self._has_records.set()
         for (topic, partition), following in self._core.take_forgotten():
             self._log.warning("partition-forgotten", topic=topic, partition=partition, next=following)
-        for command in self._core.take_commands(now):
-            self._network.send(command)
+        self._network.send_all(self._core.take_commands(now))
 
 
 def run_consumer(
