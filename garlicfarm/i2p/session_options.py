@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = ["PURPOSES", "Purpose", "has_options_of", "session_options"]
+__all__ = ["PURPOSES", "Purpose", "has_options_of", "session_options", "tunnel_options"]
 
 Purpose = Literal["meta", "standby", "active"]
 """``meta``: the session of the Meta LeaseSet. ``standby``, ``active``: that of a service, before and while it
@@ -35,11 +35,13 @@ _FIXED: dict[Purpose, dict[str, str]] = {
 
 def session_options(purpose: Purpose, hops: int, quantity: int) -> dict[str, str]:
     """The options of a session. ``hops``, ``quantity``: of its inbound and its outbound tunnels."""
-    tunnels = {}
-    for direction in ("inbound", "outbound"):
-        tunnels[f"{direction}.length"] = str(hops)
-        tunnels[f"{direction}.quantity"] = str(quantity)
-    return {**tunnels, **_FIXED[purpose], "i2cp.fastReceive": "true"}
+    return tunnel_options(hops, quantity) | _FIXED[purpose] | {"i2cp.fastReceive": "true"}
+
+
+def tunnel_options(hops: int, quantity: int) -> dict[str, str]:
+    """The options of a session's inbound and outbound tunnels, also over SAM."""
+    figures = {"length": str(hops), "quantity": str(quantity)}
+    return {f"{way}.{name}": figures[name] for way in ("inbound", "outbound") for name in figures}
 
 
 def has_options_of(purpose: Purpose, options: Mapping[str, str]) -> bool:

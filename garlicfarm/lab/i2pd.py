@@ -18,11 +18,11 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, overload
+from typing import NoReturn
 
 import trio
 
@@ -123,23 +123,13 @@ def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
     os.execvp("unshare", ["unshare", "--map-root-user", "--net", *argv])
 
 
-class I2pdNetwork(Sequence[I2pdRouter]):
+class I2pdNetwork(list[I2pdRouter]):
     """The routers of a network, in order, of which each can be killed and started again; made by
     `i2pd_network`."""
 
-    def __init__(self, routers: Sequence[I2pdRouter], processes: list[subprocess.Popen[bytes]]) -> None:
-        self._routers = list(routers)
+    def __init__(self, routers: Iterable[I2pdRouter], processes: list[subprocess.Popen[bytes]]) -> None:
+        super().__init__(routers)
         self._processes = processes
-
-    @overload
-    def __getitem__(self, index: int) -> I2pdRouter: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[I2pdRouter]: ...
-    def __getitem__(self, index: int | slice) -> I2pdRouter | Sequence[I2pdRouter]:
-        return self._routers[index]
-
-    def __len__(self) -> int:
-        return len(self._routers)
 
     def is_running(self, router_id: int) -> bool:
         """Whether a router has not ended, by itself or killed."""
@@ -156,10 +146,10 @@ class I2pdNetwork(Sequence[I2pdRouter]):
 
         Raises `RouterError` as `i2pd_network` does.
         """
-        router = self._routers[router_id - 1]
+        router = self[router_id - 1]
         process = _start(_into(router.place), router.data_dir)
         self._processes[router_id - 1] = process
-        self._routers[router_id - 1] = router = replace(router, pid=process.pid)
+        self[router_id - 1] = router = replace(router, pid=process.pid)
         await _wait_for([process], lambda _: _listens(router.address))
         return router
 

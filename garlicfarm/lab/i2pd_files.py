@@ -4,15 +4,16 @@ other routers that it knows.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from garlicfarm.credentials.private_files import write_private_file
+from garlicfarm.i2p.destination import split_destination
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
 __all__ = [
@@ -237,20 +238,17 @@ def arguments(data_dir: Path) -> list[str]:
 
 def introduce(data_dir: Path, router_info: bytes) -> None:
     """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
-    name = b64encode(hashlib.sha256(_identity(router_info)).digest(), altchars=b"-~").decode()
+    identity, _ = split_destination(router_info)
+    name = encode(sha256(identity).digest())
     folder = data_dir / "netDb" / f"r{name[0]}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
 
 
-def _identity(data: bytes) -> bytes:
-    """The identity or destination that ``data`` begins with."""
-    return data[: 387 + int.from_bytes(data[385:387], "big")]
-
-
 def leaf_of(data_dir: Path) -> bytes:
     """The destination of a router's tunnel ``leaf``, in binary form."""
-    return _identity((data_dir / "leaf.dat").read_bytes())
+    destination, _ = split_destination((data_dir / "leaf.dat").read_bytes())
+    return destination
 
 
 def has_keys(data_dir: Path, plan: RouterPlan) -> bool:

@@ -46,6 +46,7 @@ from garlicfarm_plugin_i2cp.connection import (
     open_connection,
 )
 from garlicfarm_plugin_i2cp.session import (
+    MIN_INTERVAL_S,
     PATIENCE_S,
     BackOff,
     Heartbeat,
@@ -56,8 +57,6 @@ from garlicfarm_plugin_i2cp.session import (
 
 __all__ = ["MetaKeeper"]
 
-MIN_INTERVAL_S = 20.0
-"""i2pd's PUBLISH_MIN_INTERVAL."""
 HEARTBEAT_S = 20.0
 
 

@@ -50,13 +50,11 @@ from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_l
 from garlicfarm.publisher import Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
-from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
+from garlicfarm_plugin_i2cp.session import MIN_INTERVAL_S, Heartbeat, refusal
 from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
 
 __all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession", "SessionStart"]
 
-MIN_INTERVAL_S = 20.0
-"""i2pd's PUBLISH_MIN_INTERVAL."""
 HEARTBEAT_S = 5.0
 DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""

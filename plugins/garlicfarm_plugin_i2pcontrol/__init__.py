@@ -11,7 +11,6 @@ Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -22,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 import trio
 
+from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
@@ -94,35 +94,15 @@ class I2PControlRouter(Router):
 
     def __init__(self, config: I2PControlConfig, base_dir: Path) -> None:
         super().__init__(config, base_dir)
-        problems = []
+        problems: list[str] = []
         try:
-            scheme, host, url = _parse(config.url)
-            if scheme == "http" and not _is_loopback(host):
-                problems.append(
-                    f"router.url: plain http is for loopback addresses such as 127.0.0.1, not {host}"
-                )
-            elif scheme == "http" and config.pin:
-                problems.append("router.pin: http has no certificate; use https, or omit pin")
-            elif not config.pin and not _is_loopback(host):
-                problems.append(
-                    f"router.pin: needed for {host}, which is not a loopback address such as 127.0.0.1"
-                )
-        except ValueError as error:
-            problems.append(f"router.url: {error}")
+            url = _checked_url(config)
+        except ConfigError as error:
+            problems += error.problems
         if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
             problems.append("router.pin: expected sha256- and 43 characters of base64url")
-        file = base_dir / config.password_file
-        try:
-            password = _read_password(file)
-        except FileNotFoundError:
-            problems.append(
-                f"router.password_file: there is no {file}; create it with mode 0600, and put the password "
-                "of the router's I2PControl on its first line (in i2pd.conf: password of [i2pcontrol])"
-            )
-        except OSError as error:
-            problems.append(f"router.password_file: {file} cannot be read: {error.strerror}")
-        except ValueError as error:
-            problems.append(f"router.password_file: {error}")
+        with collect_problems(problems, "router.password_file"):
+            password = _read_password(base_dir / config.password_file)
         self._router_info = base_dir / config.router_info if config.router_info else None
         if self._router_info is not None:
             try:
@@ -231,32 +211,44 @@ def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
     return int(value) * factor
 
 
-def _parse(url: str) -> tuple[str, str, str]:
-    """Scheme and host of a URL, and the URL with its port; raises `ValueError`."""
-    match = re.fullmatch(r"(https?)://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", url)
+def _checked_url(config: I2PControlConfig) -> str:
+    """Its URL with a port and a path. Raises `ConfigError`: it is none, or needs a pin or another scheme."""
+    pattern = r"(https?)://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?"
+    match = re.fullmatch(pattern, config.url)
     port = int(match[3] or DEFAULT_PORTS[match[1]]) if match else 0
     if match is None or port > 65_535:
-        raise ValueError(f"{url!r} is not https://ADDRESS:PORT or, on loopback, http://ADDRESS:PORT")
-    return match[1], match[2].strip("[]"), f"{match[1]}://{match[2]}:{port}{match[4] or '/'}"
-
-
-def _is_loopback(host: str) -> bool:
+        raise ConfigError(
+            [f"router.url: {config.url!r} is not https://ADDRESS:PORT or, on loopback, http://ADDRESS:PORT"]
+        )
+    scheme, host = match[1], match[2].strip("[]")
     try:
-        return ip_address(host).is_loopback
+        is_loopback = ip_address(host).is_loopback
     except ValueError:
-        return False
+        is_loopback = False
+    if scheme == "http" and not is_loopback:
+        problem = f"router.url: plain http is for loopback addresses such as 127.0.0.1, not {host}"
+    elif scheme == "http" and config.pin:
+        problem = "router.pin: http has no certificate; use https, or omit pin"
+    elif not config.pin and not is_loopback:
+        problem = f"router.pin: needed for {host}, which is not a loopback address such as 127.0.0.1"
+    else:
+        return f"{scheme}://{match[2]}:{port}{match[4] or '/'}"
+    raise ConfigError([problem])
 
 
 def _read_password(path: Path) -> str:
-    with reading(path) as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
-            raise ValueError(f"others may read {path}; chmod 600 it")
-        line = file.readline(4 * MAX_PASSWORD_CHARACTERS + 2)
+    """The first line of a file. Raises `ConfigError`."""
     try:
-        password = line.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        # Not chained: the error carries the password.
-        raise ValueError(f"{path} is not text") from None
+        password = read_private_file(path).partition("\n")[0].removesuffix("\r")
+    except ConfigError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise ConfigError(
+            [
+                f"there is no {path}; create it with mode 0600, and put the password of the router's "
+                "I2PControl on its first line (in i2pd.conf: password of [i2pcontrol])"
+            ]
+        ) from None
     if not 1 <= len(password) <= MAX_PASSWORD_CHARACTERS:
-        raise ValueError(f"expected 1 to {MAX_PASSWORD_CHARACTERS} characters on the first line of {path}")
+        raise ConfigError([f"expected 1 to {MAX_PASSWORD_CHARACTERS} characters on the first line of {path}"])
     return password

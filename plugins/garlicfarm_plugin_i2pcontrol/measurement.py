@@ -14,6 +14,7 @@ import trio
 
 from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamRefused, SamSession
 from garlicfarm.router import ConnectTest, RemoteStatus
 from garlicfarm.transport import Endpoint
@@ -42,7 +43,8 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
 
 async def _measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
-    async with SamSession(sam, None, _options(hops)) as session:
+    options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
+    async with SamSession(sam, None, options) as session:
         await session.wait_ready()
         begun = trio.current_time()
         fetched_ms = None
@@ -71,12 +73,6 @@ async def _answers(stream: trio.SocketStream, address: str) -> bool:
         except trio.BrokenResourceError:
             return False
     return False
-
-
-def _options(hops: int) -> dict[str, str]:
-    figures = {"length": hops, "quantity": 1}
-    tunnels = {f"{way}.{name}": str(figures[name]) for way in ("inbound", "outbound") for name in figures}
-    return tunnels | {"i2cp.leaseSetEncType": "4"}
 
 
 def _ms_since(begun: float) -> int:

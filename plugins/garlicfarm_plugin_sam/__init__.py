@@ -33,6 +33,7 @@ from garlicfarm.errors import (
     first_error,
 )
 from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, collect_problems, setting
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
@@ -212,9 +213,7 @@ class SamPublisher(Publisher):
         return service
 
     def _options(self, quantity: int | None = None) -> dict[str, str]:
-        figures = {"length": self.config.hops, "quantity": quantity or self.config.quantity}
-        directions = ("inbound", "outbound")
-        options = {f"{way}.{name}": str(value) for way in directions for name, value in figures.items()}
+        options = tunnel_options(self.config.hops, quantity or self.config.quantity)
         return options | {"i2cp.leaseSetEncType": "4"}
 
     async def _watch(self, service: _Service) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import math
 import random
 import time
-from base64 import b64decode, b64encode
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -18,6 +17,8 @@ from typing import Annotated
 import trio
 
 from garlicfarm.errors import ConfigError, RouterError
+from garlicfarm.i2p.destination import decode_destination
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus, Tunnels
@@ -77,7 +78,7 @@ class SimulatedRouter(Router):
         age_ms = int(elapsed_s * 1000) % LEASE_SET_RENEWED_MS
         wander = _Wander(self.config.seed, "leaf", elapsed_s)
         return DestinationStatus(
-            destination=b64encode(leaf, altchars=b"-~").decode(),
+            destination=encode(leaf),
             uptime=int(elapsed_s * 1000),
             configured_tunnels=Tunnels(in_=3, out=3),
             current_tunnels=Tunnels(in_=wander.between(2, 4), out=wander.between(2, 4)),
@@ -140,9 +141,6 @@ def _destination(config: SimulatedConfig) -> bytes:
     if not config.destination:
         return simulated_destination(config.seed)
     try:
-        destination = b64decode(config.destination, altchars=b"-~", validate=True)
+        return decode_destination(config.destination)
     except ValueError:
-        destination = b""
-    if len(destination) < 387 or len(destination) != 387 + int.from_bytes(destination[385:387], "big"):
-        raise ConfigError(["router.destination: not an I2P destination in base64"])
-    return destination
+        raise ConfigError(["router.destination: not an I2P destination in base64"]) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, PeerWindow, RoundTrip
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
@@ -31,19 +32,17 @@ _MAX_SPAN = 250
 """From the first packet in flight to the last: what one packet's NACKs can name."""
 
 
+@dataclass(slots=True, eq=False)
 class Sent:
     """A packet in flight. ``is_lost``: it waits to be sent again."""
 
-    __slots__ = ("data", "flags", "is_lost", "nacks", "sent_s", "sequence", "times")
-
-    def __init__(self, sequence: int, flags: int, data: bytes) -> None:
-        self.sequence = sequence
-        self.flags = flags
-        self.data = data
-        self.sent_s = 0.0
-        self.times = 0
-        self.nacks = 0
-        self.is_lost = False
+    sequence: int
+    flags: int
+    data: bytes
+    sent_s: float = 0.0
+    times: int = 0
+    nacks: int = 0
+    is_lost: bool = False
 
 
 class SendHalf:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512, HashAlgorithm
 
+from garlicfarm.i2p.destination import check_signature
 from garlicfarm_plugin_i2cp.streaming.packet import OFFLINE_SIGNATURE, SIGNATURE_INCLUDED, Packet
 
 __all__ = ["Verifier", "verifier_of", "verify_packet"]
@@ -34,7 +36,6 @@ _SIGNING_FIELD = slice(256, 384)
 _CERTIFICATE_AT = 384
 _KEY_CERTIFICATE = 5
 _OFFLINE = struct.Struct(">IH")
-_REFUSED = "the signature does not match"
 
 
 class Verifier(msgspec.Struct, frozen=True):
@@ -118,18 +119,6 @@ def _load(key_type: _KeyType, key: bytes) -> Verifier:
     return Verifier(key_type.signature_bytes, key_type.load(key))
 
 
-def _load_ed25519(key: bytes) -> Callable[[bytes, bytes], None]:
-    public = Ed25519PublicKey.from_public_bytes(key)
-
-    def check(signature: bytes, data: bytes) -> None:
-        try:
-            public.verify(signature, data)
-        except InvalidSignature:
-            raise ValueError(_REFUSED) from None
-
-    return check
-
-
 def _ecdsa(curve: EllipticCurve, hash_: HashAlgorithm, half: int) -> _KeyType:
     """``half``: the length of a coordinate, and of each of the two numbers of a signature."""
 
@@ -142,14 +131,14 @@ def _ecdsa(curve: EllipticCurve, hash_: HashAlgorithm, half: int) -> _KeyType:
             try:
                 public.verify(encode_dss_signature(r, s), data, ECDSA(hash_))
             except InvalidSignature:
-                raise ValueError(_REFUSED) from None
+                raise ValueError("the signature does not match") from None
 
         return check
 
     return _KeyType(2 * half, 2 * half, load)
 
 
-_ED25519 = _KeyType(32, 64, _load_ed25519)
+_ED25519 = _KeyType(32, 64, lambda key: partial(check_signature, Ed25519PublicKey.from_public_bytes(key)))
 _KEY_TYPES = {
     1: _ecdsa(SECP256R1(), SHA256(), 32),
     2: _ecdsa(SECP384R1(), SHA384(), 48),

@@ -35,7 +35,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
-from garlicfarm_plugin_i2cp.streaming.sending import SendHalf, Sent
+from garlicfarm_plugin_i2cp.streaming.sending import SendHalf
 
 __all__ = [
     "EndReason",
@@ -226,7 +226,7 @@ class Stream:
         if self.ended is not None or not self._is_alive(now_s):
             return payloads
         while len(payloads) < limit and (sent := self._send.next_packet(now_s)) is not None:
-            payloads.append(self._encode_sent(sent))
+            payloads.append(self._encode(sent.sequence, sent.flags, sent.data))
         if self._ack_s is not None and self._ack_s <= now_s and len(payloads) < limit:
             payloads.append(self._encode(0, 0))
         if self._wants_room and self._send.has_room:
@@ -298,9 +298,6 @@ class Stream:
     def _check_end(self) -> None:
         if self._send.is_finished and self._receive.is_closed:
             self.end("closed")
-
-    def _encode_sent(self, sent: Sent) -> bytes:
-        return self._encode(sent.sequence, sent.flags, sent.data)
 
     def _encode(self, sequence: int, flags: int, data: bytes = b"") -> bytes:
         """Every packet acknowledges what has come, and chokes the peer or not."""
