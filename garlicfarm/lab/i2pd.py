@@ -34,7 +34,6 @@ from garlicfarm.lab.i2pd_files import (
     CONTROL_PORT,
     RouterPlan,
     arguments,
-    bandwidth_kb,
     configure,
     has_keys,
     i2cp_port,
@@ -74,8 +73,6 @@ class I2pdRouter:
     pin: str
     pid: int
     data_dir: Path
-    bandwidth_kb: int
-    """Configured bandwidth, KiB/s, the same each way."""
     leaf: bytes
     """The destination of its tunnel ``leaf``, in binary form, b"" if it has none."""
     proxy: str
@@ -203,7 +200,6 @@ async def i2pd_network(
                     pin=pin_of_file(data_dir / CERTIFICATE),
                     pid=processes[i].pid,
                     data_dir=data_dir,
-                    bandwidth_kb=bandwidth_kb(i),
                     leaf=leaf_of(data_dir) if plan.has_leaf else b"",
                     proxy=f"http://127.0.0.1:{proxy_port(i)}" if plan.has_proxy else "",
                     sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",

@@ -22,7 +22,6 @@ __all__ = [
     "ClientTunnel",
     "RouterPlan",
     "arguments",
-    "bandwidth_kb",
     "configure",
     "has_keys",
     "i2cp_port",
@@ -164,11 +163,6 @@ class RouterPlan:
     the destination whenever it stores a newer LeaseSet."""
 
 
-def bandwidth_kb(i: int) -> int:
-    """The configured bandwidth of a router by its place in the network, from 0; KiB/s each way."""
-    return 4096 + 512 * i
-
-
 def proxy_port(i: int) -> int:
     """The port of a router's HTTP proxy, by the router's place in the network, from 0."""
     return 4444 + i
@@ -199,7 +193,7 @@ def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int,
             floodfill=_word(plan.is_floodfill),
             ssu2=_word(ssu2),
             notransit=_word(not plan.carries_tunnels),
-            bandwidth_kb=bandwidth_kb(i),
+            bandwidth_kb=4096 + 512 * i,
             control_port=CONTROL_PORT,
             password=password,
             proxy=_word(plan.has_proxy),

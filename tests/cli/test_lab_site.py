@@ -23,7 +23,6 @@ def router(router_id: int) -> I2pdRouter:
         pin="",
         pid=1000 + router_id,
         data_dir=Path(),
-        bandwidth_kb=0,
         leaf=b"",
         proxy=f"http://127.0.0.1:{4443 + router_id}",
         sam="",

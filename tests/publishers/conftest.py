@@ -11,6 +11,7 @@ import trio
 from garlicfarm.lab.processes import free_ports
 from tests.publishers.i2cp_keys import now_ms
 from tests.publishers.i2cp_router import FakeRouter, Listening
+from tests.publishers.sam_router import SamRouter
 
 
 @pytest.fixture
@@ -33,6 +34,13 @@ async def listening() -> AsyncIterator[Listening]:
         (listener,) = await nursery.start(serve)
         yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[SamRouter]:
+    """A router that speaks SAM."""
+    async with SamRouter() as router:
+        yield router
 
 
 @pytest.fixture

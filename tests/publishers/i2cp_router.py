@@ -5,11 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
 from trio.testing import memory_stream_pair
 
+from garlicfarm_plugin_i2cp.connection import RouterAddress
+
+START_MS = 1_800_000_000_000
 DATE = 32
 CREATE_SESSION = 1
 RECONFIGURE_SESSION = 2
@@ -127,6 +131,37 @@ class FakeRouter:
     async def _ask_later(self, after_s: float) -> None:
         await trio.sleep(after_s)
         await self.ask()
+
+
+class KeeperBench:
+    """A ``keeper`` that runs, and its router: memory streams, a clock that jumps. The router's clock is
+    `START_MS` at 0 s."""
+
+    keeper: Any
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.router = FakeRouter(self.router_ms)
+        self.address = RouterAddress("127.0.0.1:7654", self._connect)
+        self.running = trio.CancelScope()
+        self.is_up = True
+        self.clock_off_ms = self.router_off_ms = 0
+        self.connected_at: list[float] = []
+        self._nursery = nursery
+
+    def router_ms(self) -> int:
+        return START_MS + round(trio.current_time() * 1000) + self.router_off_ms
+
+    def now_ms(self) -> int:
+        return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
+
+    async def run(self) -> None:
+        with self.running:
+            await self.keeper.run()
+
+    async def _connect(self) -> trio.abc.Stream:
+        self.connected_at.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        return self.router.connect(self._nursery, is_up=self.is_up)
 
 
 @dataclass

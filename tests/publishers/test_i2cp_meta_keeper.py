@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -15,26 +14,21 @@ from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
-from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
+from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, START_MS, KeeperBench, send
 
-START_MS = 1_800_000_000_000
 LIFETIME_MS = 600_000
 
 
-@dataclass
-class Bench:
+class Bench(KeeperBench):
     """A keeper that runs, and its router."""
 
-    keeper: MetaKeeper
-    router: FakeRouter
-    nursery: trio.Nursery
-    running: trio.CancelScope = field(default_factory=trio.CancelScope)
-    is_up: bool = True
-    clock_off_ms: int = 0
-    connected_at: list[float] = field(default_factory=list)
-
-    def now_ms(self) -> int:
-        return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
+    def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__(nursery)
+        self.keeper = MetaKeeper(
+            self.address,
+            configuration=lambda now_ms: b"configuration of %d" % now_ms,
+            now_ms=self.now_ms,
+        )
 
     def order(self, number: int = 1, lifetime_ms: int = LIFETIME_MS) -> PublishOrder:
         now_ms = self.now_ms()
@@ -45,33 +39,12 @@ class Bench:
             lease_set=b"Meta LeaseSet %d" % number,
         )
 
-    async def connect(self) -> trio.abc.Stream:
-        self.connected_at.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
-        return self.router.connect(self.nursery, is_up=self.is_up)
-
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     async with trio.open_nursery() as nursery:
-        made: Bench
-
-        async def connect() -> trio.abc.Stream:
-            return await made.connect()
-
-        keeper = MetaKeeper(
-            RouterAddress("127.0.0.1:7654", connect),
-            configuration=lambda now_ms: b"configuration of %d" % now_ms,
-            now_ms=lambda: made.now_ms(),
-        )
-        router_clock = lambda: START_MS + round(trio.current_time() * 1000)  # noqa: E731
-        made = Bench(keeper, FakeRouter(router_clock), nursery)
-
-        async def run() -> None:
-            with made.running:
-                await keeper.run()
-
-        nursery.start_soon(run)
+        made = Bench(nursery)
+        nursery.start_soon(made.run)
         yield made
         nursery.cancel_scope.cancel()
 
@@ -366,14 +339,6 @@ async def test_connection_that_is_closed_at_once_is_told(bench: Bench, autojump_
         nursery.start_soon(kill)
         with pytest.raises(PublisherError, match="has closed the connection"):
             await bench.keeper.check()
-
-
-async def test_nothing_at_the_port_is_told(bench: Bench, autojump_clock: MockClock) -> None:
-    bench.is_up = False
-    with pytest.raises(
-        PublisherError, match=r"I2CP at 127\.0\.0\.1:7654 cannot be reached: Connection refused; "
-    ):
-        await bench.keeper.check()
 
 
 async def test_refused_connection_is_told_in_one_sentence() -> None:

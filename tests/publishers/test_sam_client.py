@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.publishers.sam_router import SamRouter
 
 KEY = "k" * 1000
 DESTINATION = simulated_destination(1)
-
-
-@pytest.fixture
-async def router() -> AsyncIterator[SamRouter]:
-    async with SamRouter() as router:
-        yield router
 
 
 def test_reply_with_quoted_values_is_parsed() -> None:

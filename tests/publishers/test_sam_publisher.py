@@ -30,12 +30,6 @@ Make = Callable[..., SamPublisher]
 
 
 @pytest.fixture
-async def router() -> AsyncIterator[SamRouter]:
-    async with SamRouter() as router:
-        yield router
-
-
-@pytest.fixture
 def make(router: SamRouter, target: str, tmp_path: Path) -> Make:
     """Makes a publisher with the given keys of its configuration."""
     create_keys(tmp_path / "service.key")

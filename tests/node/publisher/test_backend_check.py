@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.config.validators import is_check_url
 from garlicfarm.errors import ConfigError
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.publisher.backend_check import BackendCheck
 
 INTERVAL_S = 60.0
@@ -59,12 +60,6 @@ async def checked(url: str) -> BackendCheck:
     return check
 
 
-async def closed_port() -> int:
-    async with server(accept) as port:
-        pass
-    return port
-
-
 async def test_tcp_service_that_accepts_is_up() -> None:
     async with server(accept) as port:
         check = await checked(f"tcp://127.0.0.1:{port}")
@@ -72,7 +67,7 @@ async def test_tcp_service_that_accepts_is_up() -> None:
 
 
 async def test_tcp_service_that_refuses_is_down() -> None:
-    url = f"tcp://127.0.0.1:{await closed_port()}"
+    url = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     check = await checked(url)
     assert not check.is_up
     assert check.problem == f"the service at {url} does not answer: Connection refused"

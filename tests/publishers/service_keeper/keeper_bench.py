@@ -1,8 +1,8 @@
-"""A keeper of a service's session, and its router: memory streams, a clock that jumps."""
+"""A keeper of a service's session, and its router."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import trio
 
@@ -12,12 +12,16 @@ from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import RouterAddress
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
-from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, CREATE_SESSION, RECONFIGURE_SESSION, FakeRouter
+from tests.publishers.i2cp_router import (
+    CREATE_LEASE_SET_2,
+    CREATE_SESSION,
+    RECONFIGURE_SESSION,
+    START_MS,
+    KeeperBench,
+)
 
-START_MS = 1_800_000_000_000
 SESSION = b"\x12\x34"
 BUNDLE_S = 3600
 
@@ -33,33 +37,21 @@ class Given:
     is_published: bool
 
 
-@dataclass
-class Bench:
-    """A keeper that runs, and its router. The router's clock is ``START_MS`` at 0 s."""
+class Bench(KeeperBench):
+    """A keeper that runs, and its router."""
 
-    nursery: trio.Nursery
-    keys: ServiceKeys
-    plan: LeasePlan
-    running: trio.CancelScope = field(default_factory=trio.CancelScope)
-    is_up: bool = True
-    clock_off_ms: int = 0
-    router_off_ms: int = 0
-    connected_at: list[float] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    rooms: list[int] = field(default_factory=list)
-    """What the keeper had room for when it said that it had some."""
-    abandoned_at: list[float] = field(default_factory=list)
-    """When the keeper said that no session serves the clients any more."""
+    keeper: ServiceKeeper
 
-    def __post_init__(self) -> None:
-        self.router = FakeRouter(self.router_ms)
+    def __init__(self, nursery: trio.Nursery, keys: ServiceKeys, plan: LeasePlan) -> None:
+        super().__init__(nursery)
+        self.keys = keys
+        self.payloads: list[bytes] = []
+        self.rooms: list[int] = []
+        """What the keeper had room for when it said that it had some."""
+        self.abandoned_at: list[float] = []
+        """When the keeper said that no session serves the clients any more."""
         self.keeper = ServiceKeeper(
-            RouterAddress("127.0.0.1:7654", self.connect),
-            self.keys,
-            self.plan,
-            self,
-            configuration=self.configuration,
-            now_ms=self.now_ms,
+            self.address, keys, plan, self, configuration=self.configuration, now_ms=self.now_ms
         )
 
     def on_payload(self, payload: bytes) -> None:
@@ -75,26 +67,11 @@ class Bench:
     def on_room(self) -> None:
         self.rooms.append(self.keeper.room)
 
-    def router_ms(self) -> int:
-        return START_MS + round(trio.current_time() * 1000) + self.router_off_ms
-
-    def now_ms(self) -> int:
-        return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
-
     def configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose)
 
     def order(self, due_index: int = 7, published_ms: int = START_MS) -> PublishOrder:
         return PublishOrder(due_index=due_index, published_ms=published_ms, expires_ms=START_MS + 10**9)
-
-    async def connect(self) -> trio.abc.Stream:
-        self.connected_at.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
-        return self.router.connect(self.nursery, is_up=self.is_up)
-
-    async def run(self) -> None:
-        with self.running:
-            await self.keeper.run()
 
     @property
     def given(self) -> list[Given]:
