@@ -231,16 +231,22 @@ async def make_i2pd(
         configure(base_dir / f"i2pd{i + 1}", address, i, plan, hops, ssu2)
         for i, (address, plan) in enumerate(zip(addresses, plans, strict=True))
     ]
+    infos = [b""] * len(plans)
+
+    def is_ready(i: int) -> bool:
+        if has_keys(data_dirs[i], plans[i]):
+            infos[i] = (data_dirs[i] / "router.info").read_bytes()
+        return infos[i] != b""  # when i2pd has made the file, and not written it yet
+
     # The first start makes the routers' keys; only then can they learn of each other.
     options = [f"--{each}.enabled=0" for each in ("i2pcontrol", "sam", "i2cp")]
     async with _running(data_dirs, places or [""] * len(plans), *options) as processes:
-        await _wait_for(processes, lambda i: has_keys(data_dirs[i], plans[i]))
-    for data_dir in data_dirs:
+        await _wait_for(processes, is_ready)
+    for i, data_dir in enumerate(data_dirs):
         # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
         make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
-        for other in data_dirs:
-            if other is not data_dir:
-                introduce(data_dir, (other / "router.info").read_bytes())
+        for info in infos[:i] + infos[i + 1 :]:
+            introduce(data_dir, info)
     return data_dirs
 
 

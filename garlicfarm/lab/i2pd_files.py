@@ -248,4 +248,5 @@ def leaf_of(data_dir: Path) -> bytes:
 def has_keys(data_dir: Path, plan: RouterPlan) -> bool:
     """Whether its first start has made all keys that a router needs."""
     names = ["router.info", *(tunnel.keys for tunnel in plan.tunnels), *["leaf.dat"] * plan.has_leaf]
-    return all((data_dir / name).exists() for name in names)
+    files = [data_dir / name for name in names]
+    return all(file.exists() and file.stat().st_size > 0 for file in files)  # i2pd writes each at once
