@@ -58,7 +58,7 @@ def _set(raw: Any, kind: type[msgspec.Struct] | None, key: str, parts: list[str]
     """Set the key that ``parts`` name below ``raw``, the table ``key`` of type ``kind`` (None: a plugin's).
     Returns its key path."""
     if not isinstance(raw, dict):
-        raise NoSuchKey(f"{key} is no table in the file")
+        raise NoSuchKey(f"{key} is not a table in the file")
     part, *rest = parts
     key = join(key, part)
     fields = {} if kind is None else {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -94,8 +94,8 @@ def _index(tables: Any, which: str, key: str) -> int:
     if which.isascii() and which.isdigit() and int(which) < len(names):
         return int(which)
     if names.count(which) != 1:
-        problem = "means none" if which not in names else "means more than one"
-        raise NoSuchKey(f"{which.upper()} {problem} of the {len(names)} tables [[{key}]] of the file")
+        problem = "names none" if which not in names else "names more than one"
+        raise NoSuchKey(f"{which.upper()} {problem} of the {len(names)} tables [[{key}]] in the file")
     return names.index(which)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import read_text
 
-__all__ = ["FILE_NAME", "find_config", "load", "read", "rewrite"]
+__all__ = ["FILE_NAME", "check", "find_config", "load", "parse", "read", "rewrite"]
 
 FILE_NAME = "garlicfarm.toml"
 
@@ -70,7 +69,11 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     with all problems of file and environment. Files that it names are not opened.
     """
     path = path.absolute()
-    raw = read(path)
+    return check(read(path), path, environ)
+
+
+def check(raw: dict[str, Any], path: Path, environ: Mapping[str, str]) -> Config:
+    """A document as the configuration at ``path``; it gets overrides and defaults. Raises as `load`."""
     sources: Sources = {}
     problems = override(raw, environ, sources)
     _fill_defaults(raw, sources)
@@ -90,13 +93,20 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """The contents of a configuration file, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
     try:
-        return parse_toml(read_text(path))
+        text = read_text(path)
     except OSError as error:
         raise ConfigError([f"cannot read {path}: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, what: str) -> dict[str, Any]:
+    """A document, unchecked. `ConfigError`: ``what`` is not TOML."""
+    try:
+        return parse_toml(text)
     except ValueError as error:
-        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+        raise ConfigError([f"{what}: not TOML: {error}"]) from error
 
 
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
@@ -129,12 +139,9 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
 def rewrite(path: Path, text: str) -> Config:
     """Replace a configuration file by ``text``, durably, if ``text`` is a valid configuration; returns that.
     Raises `ConfigError`: it is invalid, or cannot be written. Then the file is unchanged."""
+    changed = check(parse(text, str(path)), path, {})
     try:
-        with TemporaryDirectory(prefix=".garlicfarm-", dir=path.parent) as beside:
-            draft = Path(beside) / path.name
-            draft.write_text(text, encoding="utf-8")
-            load(draft, {})
         replace_file(path, [text.encode()], path.stat().st_mode & 0o777)
     except OSError as error:
         raise ConfigError([f"cannot write {path}: {error.strerror}"]) from error
-    return load(path, {})
+    return changed

@@ -16,29 +16,6 @@ from garlicfarm.config import validators
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 
-__all__ = [
-    "DISK_TIMEOUT_S",
-    "PRESETS",
-    "PRESET_INTERVALS_MS",
-    "RETIRE_TIMEOUT_S",
-    "AdminSection",
-    "Config",
-    "Document",
-    "FarmSection",
-    "FeedSection",
-    "LeafSection",
-    "ListenerSection",
-    "LogSection",
-    "MetaSection",
-    "NodeSection",
-    "OptionalPath",
-    "Origin",
-    "PublisherSection",
-    "RaftSection",
-    "RetentionSection",
-]
-
-
 HEADERS_BYTES = 58
 """The size on the wire of a request and one entry, without the entry's value."""
 DISK_TIMEOUT_S = 5.0

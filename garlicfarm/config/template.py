@@ -8,15 +8,14 @@ passwords, secrets and tokens there are left out, too.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from garlicfarm.config.convert import join
 from garlicfarm.config.environment import NoSuchKey, assign, override
-from garlicfarm.config.files import FILE_NAME, load, read
-from garlicfarm.config.toml import parse_toml, to_toml
+from garlicfarm.config.files import FILE_NAME, check, load, parse, read
+from garlicfarm.config.toml import to_toml
 from garlicfarm.errors import ConfigError
 from garlicfarm.printable import printable
 
@@ -52,10 +51,7 @@ def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
 
     Raises `ConfigError` with all problems of the template, a key or the result.
     """
-    try:
-        raw = parse_toml(template)
-    except ValueError as error:
-        raise ConfigError([f"the template is not TOML: {error}"]) from error
+    raw = parse(template, "the template")
     problems = []
     for key, text in settings:
         try:
@@ -65,10 +61,7 @@ def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
     if problems:
         raise ConfigError(problems)
     filled = to_toml(raw)
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / FILE_NAME
-        file.write_text(filled, encoding="utf-8")
-        load(file, {})
+    check(raw, Path(FILE_NAME), {})
     return filled
 
 

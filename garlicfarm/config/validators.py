@@ -10,18 +10,6 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
-__all__ = [
-    "dial_url_problem",
-    "is_admin_url",
-    "is_check_url",
-    "is_destination",
-    "is_dial_url",
-    "is_listen_url",
-    "is_plugin_table",
-    "problems_between_tables",
-]
-
-
 MAX_HOST_BYTES = 253
 """As text, without the last dot (RFC 1035 §2.3.4)."""
 

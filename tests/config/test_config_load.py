@@ -226,7 +226,7 @@ DEEP = 2_000
 def test_document_that_is_nested_too_deep_is_no_toml_of_ours(tmp_path: Path, text: str) -> None:
     (problem,) = problems(tmp_path, text)
     assert problem.endswith("garlicfarm.toml: not TOML: nested more than 32 deep")
-    with pytest.raises(ConfigError, match="the template is not TOML: nested more than 32 deep"):
+    with pytest.raises(ConfigError, match="the template: not TOML: nested more than 32 deep"):
         fill(text, [])
 
 
@@ -315,9 +315,9 @@ def test_environment_overrides_file(tmp_path: Path) -> None:
         ("GARLICFARM_FARM__0", "farm[0] is a table; name a key of it"),
         ("GARLICFARM_FARM__0__META", "farm[0].meta is a table; name a key of it"),
         ("GARLICFARM_FARM__0__ROUTER", "farm[0].router is a table; name a key of it"),
-        ("GARLICFARM_FARM__2__NAME", "2 means none of the 1 tables [[farm]] of the file"),
-        ("GARLICFARM_FARM__OTHER__NAME", "OTHER means none of the 1 tables [[farm]] of the file"),
-        ("GARLICFARM_FARM__NAME", "NAME means none of the 1 tables [[farm]] of the file"),
+        ("GARLICFARM_FARM__2__NAME", "2 names none of the 1 tables [[farm]] in the file"),
+        ("GARLICFARM_FARM__OTHER__NAME", "OTHER names none of the 1 tables [[farm]] in the file"),
+        ("GARLICFARM_FARM__NAME", "NAME names none of the 1 tables [[farm]] in the file"),
         ("GARLICFARM_VERSION__X", "version is a value, not a table"),
     ],
 )
@@ -330,7 +330,7 @@ def test_environment_name_of_two_farms_is_ambiguous(tmp_path: Path) -> None:
     text = SMALLEST + '[[farm]]\nname = "a.b"\nendpoint = "ssl://h:1"\n' * 1
     text += '[[farm]]\nname = "a-b"\nendpoint = "ssl://h:1"\n'
     found = problems(tmp_path, text, GARLICFARM_FARM__A_B__APPLICATION="log")
-    assert "A_B means more than one of the 3 tables [[farm]]" in found[0]
+    assert "A_B names more than one of the 3 tables [[farm]]" in found[0]
 
 
 def test_environment_bad_value_names_the_variable(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def test_import_without_what_is_a_nodes_own_says_what_is_missing(tmp_path, capsy
     ("setting", "told"),
     [
         ("node.idd=3", "--set node.idd: node.idd: no such key; did you mean 'id'?"),
-        ("farm[1].endpoint=ssl://a.example:1", "1 means none of the 1 tables [[farm]]"),
-        ("farm.barn.endpoint=ssl://a.example:1", "BARN means none"),
+        ("farm[1].endpoint=ssl://a.example:1", "1 names none of the 1 tables [[farm]]"),
+        ("farm.barn.endpoint=ssl://a.example:1", "BARN names none"),
         ("node=3", "node is a table; name a key of it"),
         ("node.id=0", "node.id: 0 is not allowed"),
         ("node.id", "must be KEY=VALUE"),
