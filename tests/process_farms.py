@@ -21,12 +21,13 @@ async def status_when(
 ) -> dict[str, Any]:
     """What a node says of its farm, once that fulfils the condition."""
     with trio.fail_after(HANG_GUARD_S):
-        async with farm.nodes[node_id].client() as client:
-            while True:
-                status = await client.status(farm.name)
+        while True:
+            with suppress(UnreachableError):  # on a busy machine a connection may take longer than it has
+                async with farm.nodes[node_id].client() as client:
+                    status = await client.status(farm.name)
                 if condition(status):
                     return status
-                await trio.sleep(0.05)
+            await trio.sleep(0.1)
 
 
 async def leader_of(farm: ProcessFarm) -> int:
@@ -36,7 +37,7 @@ async def leader_of(farm: ProcessFarm) -> int:
             for node_id, node in farm.nodes.items():
                 if node.process is None:
                     continue
-                with suppress(UnreachableError):  # on a busy machine a connection may take longer than it has
+                with suppress(UnreachableError):
                     async with node.client() as client:
                         if (await client.status(farm.name))["role"] == "leader":
                             return node_id

@@ -114,7 +114,7 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
             actions.setdefault(action, {})[key] = value
         else:
             known = "interval, R, margin, lifetime and weight.…"
-            raise click.UsageError(f"{name}: there is no such parameter; there are {known}")
+            raise click.UsageError(f"{name}: there is no such parameter; the parameters are {known}")
     if not weights:
         _administer(options, [*actions.items()])
         return
@@ -122,7 +122,9 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
 
     for name in weights:
         if name not in WEIGHTS:
-            raise click.UsageError(f"weight.{name}: there is no such part; there are {', '.join(WEIGHTS)}")
+            raise click.UsageError(
+                f"weight.{name}: there is no such part; the parts are {', '.join(WEIGHTS)}"
+            )
 
     def with_weights(policy: Mapping[str, Any]) -> list[_Action]:
         merged = {**policy.get("weights", {}), **weights}

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.node_access import ask, node_config
-from garlicfarm.cli.options import MEMBER_ID, Options, shared_options
+from garlicfarm.cli.options import MEMBER_ID, Options, Seconds, shared_options
 from garlicfarm.cli.say import put, say
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from garlicfarm.credentials.join_token import JoinToken
 
 __all__ = ["token"]
-
-
-def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
-    ms = parse_ms(text)
-    if ms is None or ms < 1000:
-        raise click.BadParameter(f"{text!r} must be {DURATION_RULE}, and at least 1s")
-    return ms // 1000
 
 
 @click.command(
@@ -47,7 +39,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
     default="1h",
     show_default=True,
     metavar="TIME",
-    callback=_seconds,
+    type=Seconds(least_ms=1000),
     help="Time for which it can be used, such as 90m, 1h or 2d.",
 )
 @click.option(
@@ -57,7 +49,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
     help="New file (mode 0600) to write it to; - is stdout.",
 )
 @shared_options("config", "farm", "timeout")
-def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> None:
+def token(options: Options, new_id: int | None, lifetime_s: float, out: Path) -> None:
     """Make a token with which one new node joins: `garlicfarm node join --token-file FILE`.
 
     Run it on the machine of a member, whose files hold the farm's secret. The token holds it too: anyone who
@@ -70,7 +62,7 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
 
     config = node_config(options)
     body = ask(options, lambda client, farm: client.members(farm))
-    made = _make(config, body, new_id, int(time.time()) + lifetime_s)
+    made = _make(config, body, new_id, int(time.time()) + int(lifetime_s))
     if str(out) == "-":
         put(encode_token(made))
     else:

@@ -139,7 +139,7 @@ def address(options: Options) -> None:
     print_object(options.output, "garlicfarm.node-address/1", found, lines=[f"{url}?pin={pin}"])
     if Endpoint.parse(url).is_loopback:
         say(
-            f"warning: only this machine reaches {url}; "
+            f"warning: only this machine can reach {url}; "
             f"set admin.url in {config.path} to an address that others reach, and restart the node",
         )
 

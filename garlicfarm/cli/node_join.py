@@ -131,7 +131,7 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
     except* GarlicFarmError:
         if undo is not None and _is_untouched(config, token):
             undo()
-            say(f"the files made in {config.base_dir} are removed again")
+            say(f"the files made in {config.base_dir} were removed")
         raise
     except* (TimeoutError, KeyboardInterrupt):
         say("not a member yet; repeat the command, and it continues where it stopped")
@@ -160,7 +160,7 @@ def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
     if config.node.id != token.id or read_genesis(_store(config, token)).farm_id != token.farm_id:
         raise ConfigError(
             [
-                f"{config.path} is of another node than the token is for: nothing was overwritten, "
+                f"{config.path} belongs to another node than the token: nothing was overwritten, "
                 "name a new directory"
             ]
         )
@@ -168,7 +168,7 @@ def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
         raise ConfigError([f"{config.path} has the endpoint {there}: give that one, or name a new directory"])
     if token.farm_secret not in read_secret_file(section.secret_file):
         raise ConfigError(
-            [f"the farm's secret was rotated since {config.path.parent} was made: remove it, and join anew"]
+            [f"the farm's secret was rotated since {config.path.parent} was made: remove it, and join again"]
         )
 
 
@@ -211,7 +211,7 @@ async def _join(config: Config, token: JoinToken, timeout_s: float | None, show:
 
     refused: GarlicFarmError | None = None
     shutdown = trio.Event()
-    with deadline(timeout_s, f"node {token.id} is no member of the farm {token.farm} yet"):
+    with deadline(timeout_s, f"node {token.id} is not a member of the farm {token.farm} yet"):
         is_shown = sys.stderr.isatty()  # by a bar that moves
         try:
             async with sign_of_life(lambda: stage, quiet=is_shown), trio.open_nursery() as nursery:

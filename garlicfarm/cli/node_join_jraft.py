@@ -21,6 +21,7 @@ from garlicfarm.cli.options import (
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
+    from garlicfarm.config import Config
     from garlicfarm.credentials.join_token import JoinToken
 
 __all__ = ["join_jraft"]
@@ -74,16 +75,33 @@ def join_jraft(
     and made it a member. After an interruption, the same command continues where it stopped. After a refusal
     it leaves nothing behind.
     """
+    import secrets
+
+    from garlicfarm.agreed import ALGORITHM_VERSION
     from garlicfarm.cli.node_join import enrol, undo_node
     from garlicfarm.config import load
+    from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.setup.provision import CONFIG_NAME, MemberPlan, create_joining_node
 
     file, new, own = directory / CONFIG_NAME, not directory.exists(), _loopback("--endpoint", endpoint)
+    # What a token would say. A JRaft cluster has neither farm id nor secret: they are this node's own.
+    token = JoinToken(
+        farm=options.farm or "farm",
+        farm_id=secrets.token_bytes(16),
+        farm_secret=secrets.token_bytes(32),
+        application=application,
+        algorithm=ALGORITHM_VERSION,
+        id=node_id,
+        endpoints=_table(servers),
+        expires_s=NEVER_S,
+        raft=TIMES,
+    )
     resumed = file.exists()
-    token = _token(directory, options.farm or "farm", node_id, own, _table(servers), application, resumed)
     if not resumed:
         create_joining_node(directory, MemberPlan(endpoint=own, admin_url=admin_url), token)
     config = load(file, os.environ)
+    if resumed:
+        token = _resumed(config, token, own)
     enrol(options, config, token, None if resumed else lambda: undo_node(directory, new))
     say(f"node {node_id} is a member; run it with: garlicfarm node start --config {file}")
 
@@ -115,44 +133,17 @@ def _loopback(option: str, text: str) -> str:
     return str(endpoint)
 
 
-def _token(
-    directory: Path,
-    farm: str,
-    node_id: int,
-    endpoint: str,
-    servers: dict[int, str],
-    application: str,
-    resumed: bool,
-) -> JoinToken:
-    """What a join token would say. A JRaft cluster has neither farm id nor secret: they are this node's own,
-    and those of an interrupted run are on its disk."""
-    import secrets
+def _resumed(config: Config, token: JoinToken, endpoint: str) -> JoinToken:
+    """The token with the farm id and secret that an interrupted run has left on the node's disk."""
+    from msgspec.structs import replace
 
-    from garlicfarm.agreed import ALGORITHM_VERSION
-    from garlicfarm.config import load
-    from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.setup.provision import CONFIG_NAME
     from garlicfarm.storage import read_genesis
 
-    farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
-    if resumed:
-        config = load(directory / CONFIG_NAME, os.environ)
-        section = next((each for each in config.farm if each.name == farm), None)
-        if section is None or (config.node.id, section.endpoint) != (node_id, endpoint):
-            wrong = f"{config.path} is of another node: nothing was overwritten, name a new directory"
-            raise ConfigError([wrong])
-        farm_id = read_genesis(config.node.data_dir / "farms" / farm).farm_id
-        secret = read_secret_file(section.secret_file)[0]
-    return JoinToken(
-        farm=farm,
-        farm_id=farm_id,
-        farm_secret=secret,
-        application=application,
-        algorithm=ALGORITHM_VERSION,
-        id=node_id,
-        endpoints=servers,
-        expires_s=NEVER_S,
-        raft=TIMES,
-    )
+    section = next((each for each in config.farm if each.name == token.farm), None)
+    if section is None or (config.node.id, section.endpoint) != (token.id, endpoint):
+        wrong = f"{config.path} belongs to another node: nothing was overwritten; name a new directory"
+        raise ConfigError([wrong])
+    genesis = read_genesis(config.node.data_dir / "farms" / token.farm)
+    return replace(token, farm_id=genesis.farm_id, farm_secret=read_secret_file(section.secret_file)[0])

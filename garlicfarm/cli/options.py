@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.agreed import EPOCH_LENGTH
-from garlicfarm.cli.durations import DURATION_RULE, parse_ms
+from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.say import put
 from garlicfarm.names import did_you_mean
 from garlicfarm.printable import printable
@@ -54,13 +54,7 @@ class Options:
     """How often ``-v`` was given, less how often ``-q`` was."""
 
 
-if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # not generic before click 8.2
-
-
-class Choice(_Choice):
+class Choice(click.Choice[str]):
     """A choice whose error names the value that is spelt alike."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -83,14 +77,18 @@ class _Application(Choice):
 
 
 class Seconds(click.ParamType[float]):
-    """A duration above 0, in seconds."""
+    """A duration, in seconds."""
 
     name = "duration"
 
+    def __init__(self, least_ms: int = 1) -> None:
+        self._least_ms = least_ms
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         ms = parse_ms(str(value))
-        if not ms:
-            self.fail(f"{value!r} must be {DURATION_RULE}, and more than 0", param, ctx)
+        if ms is None or ms < self._least_ms:
+            least = format_ms(self._least_ms)
+            self.fail(f"{value!r} must be {DURATION_RULE}, and at least {least}", param, ctx)
         return ms / 1000
 
 

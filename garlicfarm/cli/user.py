@@ -27,7 +27,7 @@ def user() -> None:
 @user.command("list", examples=["garlicfarm user list"])
 @shared_options("config", "output")
 def list_(options: Options) -> None:
-    """Names and roles."""
+    """List the users and their roles."""
     rows = [{"name": name, "role": role} for name, role in _store(options).list()]
     print_rows(options.output, "garlicfarm.credentials.users/1", rows)
 

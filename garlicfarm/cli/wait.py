@@ -45,7 +45,7 @@ _CONDITIONS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
 def wait(options: Options, wanted: str) -> None:
     """Block until a farm has a leader or a publisher, is healthy, or has caught up.
 
-    A node that does not answer yet is asked again. Without --timeout this waits for ever; where --timeout
+    A node that does not answer yet is asked again. Without --timeout this waits forever; where --timeout
     passes, the error says what is missing.
     """
     import trio

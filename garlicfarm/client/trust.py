@@ -95,7 +95,7 @@ def client_tls(*, pin: str | None, ca: Path | None) -> ssl.SSLContext:
                 check_regular(ca)
             context = ssl.create_default_context(cafile=ca)
         except ssl.SSLError as error:
-            raise ConfigError([f"{ca}: no certificate in PEM form in it"]) from error
+            raise ConfigError([f"{ca} holds no certificate in PEM form"]) from error
         except OSError as error:
             raise ConfigError([f"{ca} cannot be read: {error.strerror}"]) from error
     else:

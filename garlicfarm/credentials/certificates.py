@@ -41,7 +41,7 @@ def pin_of_file(certificate: Path) -> str:
         der = base64.b64decode(first[2] if first else b"")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=der)  # it is a certificate
     except (ValueError, ssl.SSLError) as exc:
-        raise ConfigError([f"{certificate}: no certificate in PEM form in it"]) from exc
+        raise ConfigError([f"{certificate} holds no certificate in PEM form"]) from exc
     return pin_of(der)
 
 
@@ -93,5 +93,5 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         write_new_file(path, data, mode)
     except OSError as exc:
         if isinstance(exc, FileExistsError) and path.exists():
-            raise ConfigError([f"{path} is there already; nothing was overwritten"]) from exc
+            raise ConfigError([f"{path} exists already; nothing was overwritten"]) from exc
         raise StorageError(f"cannot write {path}: {exc.strerror}") from exc

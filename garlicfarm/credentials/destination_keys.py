@@ -135,7 +135,7 @@ def _private_key(path: Path, data: bytes) -> DestinationKeys:
 
 
 def _bundle(path: Path, text: str) -> DestinationKeys:
-    broken = f"{path} is not a whole bundle of `garlicfarm keys offline`; copy it again"
+    broken = f"{path} is not a complete bundle of `garlicfarm keys offline`; copy it again"
     try:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError):

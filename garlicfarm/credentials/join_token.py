@@ -68,7 +68,7 @@ def decode_token(text: str) -> JoinToken:
         token = msgspec.json.decode(data, type=JoinToken)
     except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
-        raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None
+        raise ConfigError([f"this is not a join token, or only part of one; {_EXAMPLE}"]) from None
     if unknown := unknown_algorithm(token.algorithm):
         raise ConfigError([f"this join token is of {unknown}: install the program of the farm's members"])
     return token

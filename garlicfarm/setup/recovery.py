@@ -104,7 +104,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
     """
     servers = tuple(server for server in survivor.configuration.servers if server.id == node_id)
     if not servers:
-        raise LocalProtocolError(f"node {node_id} is no member of the farm {survivor.farm}")
+        raise LocalProtocolError(f"node {node_id} is not a member of the farm {survivor.farm}")
     # What the old farm voted for binds nobody here, so its terms need not be exceeded but for the log's: a
     # message may have raised the current one beyond what an election can follow.
     index, term = survivor.last_index + 1, survivor.last_term + 1

@@ -34,7 +34,7 @@ def test_anything_else_is_none(text: str) -> None:
 
 def test_timeout_is_a_duration_like_any_other(cli: Cli) -> None:
     assert (
-        f"'0s' must be {DURATION_RULE}, and more than 0"
+        f"'0s' must be {DURATION_RULE}, and at least 1ms"
         in cli("wait", "--for", "leader", "--timeout", "0s", exits=2).err
     )
     context = click.Context(click.Command("wait"))

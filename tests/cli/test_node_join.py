@@ -324,7 +324,7 @@ async def test_join_that_is_refused_says_why_and_leaves_nothing(tmp_path: Path) 
         done = await joiner.join()
         assert (done.code, "chmod 600" in done.err) == (Exit.USAGE, True)
         done = await cli(*joiner.command()[:4], "-", *joiner.command()[5:], stdin=b"nonsense")
-        assert (done.code, "no join token" in done.err) == (Exit.USAGE, True)
+        assert (done.code, "not a join token" in done.err) == (Exit.USAGE, True)
         joiner.file.chmod(0o600)
 
         done = await joiner.join("--listen", "ssl://127.0.0.1:0")

@@ -119,6 +119,6 @@ def test_command_refuses_a_fifo(tmp_path, monkeypatch, capsys, command):
 
 def test_authority_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("none")
-    with pytest.raises(ConfigError, match="ca: no certificate in PEM form") as caught:
+    with pytest.raises(ConfigError, match="ca holds no certificate in PEM form") as caught:
         client_tls(pin=None, ca=tmp_path / "ca")
     assert isinstance(caught.value.__cause__, ssl.SSLError)

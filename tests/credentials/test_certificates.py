@@ -94,7 +94,7 @@ def test_certificate_is_its_own_anchor_under_strict_rules(tmp_path: Path) -> Non
 @pytest.mark.parametrize("there", ["c", "k"])
 def test_certificate_never_overwrites(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("precious")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
     assert (tmp_path / there).read_text() == "precious"
 

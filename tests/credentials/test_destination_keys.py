@@ -158,7 +158,7 @@ def test_bundle_whose_parts_do_not_belong_together_is_refused(change, tmp_path, 
     document = json.loads((tmp_path / "bundle").read_text())
     change(document, create_keys(tmp_path / "other"))
     changed = put(tmp_path / "changed", json.dumps(document).encode())
-    with pytest.raises(ConfigError, match="is not a whole bundle of `garlicfarm keys offline`"):
+    with pytest.raises(ConfigError, match="is not a complete bundle of `garlicfarm keys offline`"):
         read_keys(changed)
 
 

@@ -171,7 +171,7 @@ def test_node_that_is_refused_by_the_further_farm_is_as_it_was(tmp_path: Path, c
     assert run([*arguments, "--listen", "ssl://127.0.0.1:1"]) == 2
     assert contents(node.base_dir) == before
     assert run(arguments) == 3
-    assert "are removed again" in capfd.readouterr().err
+    assert "were removed" in capfd.readouterr().err
     left = contents(node.base_dir)
     assert [name for name in left if "barn" in name] == []
     assert left["garlicfarm.toml"] == before["garlicfarm.toml"]

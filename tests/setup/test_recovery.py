@@ -209,7 +209,7 @@ async def test_recovery_of_a_store_in_use_or_of_a_removed_node_is_refused(
     store_of(node).rename(store_of(removed))  # whose Configuration no longer names node 3
     before = files(removed)
     assert await recover(removed, "--yes-i-understand") == Exit.ERROR
-    assert "no member" in capsys.readouterr().err
+    assert "not a member" in capsys.readouterr().err
     assert files(removed) == before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.chaos.launch import Clock
 from tests.node.process.test_node_process import everything_in
 from tests.node.support.cluster import member
+from tests.process_farms import status_when
 from tests.publishers.sam_router import SamRouter
 
 DAY_S = 86_400
@@ -62,7 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "garbage does not hold the private key of an Ed25519 destination: not a destination",
     ),
     "readable by others": ({"keys": "open"}, "chmod 600"),
-    "cut": ({"keys": "cut"}, "cut is not a whole bundle of `garlicfarm keys offline`; copy it again"),
+    "cut": ({"keys": "cut"}, "cut is not a complete bundle of `garlicfarm keys offline`; copy it again"),
     "another node's": ({"keys": "2.bundle"}, "is the bundle of node 2, and this is node 1: copy its own"),
     "the master key": ({"keys": "master.key"}, "holds the master destination"),
     "not on loopback": ({"keys": "1.bundle", "address": "192.0.2.1:7656"}, "must be HOST:PORT on loopback"),
@@ -204,19 +205,6 @@ async def test_members_whose_keys_have_expired_or_whose_router_is_none_leave_the
             assert not [secret for secret in secrets_of(master, service, *bundles) if secret in seen]
         nursery.cancel_scope.cancel()
     assert "Traceback" not in seen
-
-
-async def status_when(
-    farm: ProcessFarm, member: int, is_so: Callable[[dict[str, Any]], bool]
-) -> dict[str, Any]:
-    """A member's status, once it ``is_so``."""
-    with trio.fail_after(120):
-        while True:
-            async with farm.nodes[member].client() as client:
-                status = await client.status(farm.name)
-            if is_so(status):
-                return status
-            await trio.sleep(0.5)
 
 
 @pytest.mark.slow
