@@ -91,19 +91,19 @@ def test_health_as_json_names_its_schema(served: Served, capsys: Capture, cli: C
         "schema": "garlicfarm.health/1",
         **expected,
     }
-    assert run(["health", "--local", "-o", "jsonl"]) == 0
+    cli("health", "--local", "-o", "jsonl")
     found = {"leaders": {"farm": 1, "other": 1}, "disk_hangs_s": {}}
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health-local/1", **found}
 
 
 def test_health_local_wants_a_leader_in_every_farm(served: Served, cli: Cli) -> None:
-    assert run(["health", "--local"]) == 0
+    cli("health", "--local")
     served.node.farms["other"].leader = lambda: None  # type: ignore[method-assign]
     assert (
         cli("health", "--local", exits=5).out.splitlines()[1]
         == "farm farm: leader 1, farm other: leader none"
     )
-    assert run(["health", "--local", "--farm", "farm"]) == 0
+    cli("health", "--local", "--farm", "farm")
 
 
 def test_health_local_wants_a_disk_that_answers(served: Served, capsys: Capture) -> None:

@@ -62,7 +62,7 @@ def test_member_list_shows_members_and_who_joins(farm: FakeFarm, cli: Cli) -> No
     ],
 )
 def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, cli, arguments, asked, after):
-    assert run(["member", *arguments, "-o", "json"]) == 0
+    cli("member", *arguments, "-o", "json")
     assert farm.changes == [asked]
     body = json.loads(capsys.readouterr().out)
     assert (body["schema"], body["index"], body["term"]) == ("garlicfarm.member-change/1", 1, 3)
@@ -91,7 +91,7 @@ def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Captu
         in cli("node", "leave", exits=Exit.ERROR).err
     )
     assert farm.changes == []
-    assert run(["node", "leave", "--force", "-o", "json"]) == 0
+    cli("node", "leave", "--force", "-o", "json")
     assert farm.changes == [("remove", 1, "", True, "local")]
     assert json.loads(capsys.readouterr().out)["after"]["members"] == 2
 

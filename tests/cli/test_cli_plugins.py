@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from garlicfarm.cli import run
 from garlicfarm.plugins import CONTRACTS, FEEDS, PluginOption, list_plugins, options_of
 from tests.cli.served import Cli
 from tests.own_application import install_key_value
@@ -90,8 +89,8 @@ def test_plugin_that_cannot_be_imported_is_listed_with_the_reason(cli, monkeypat
 def test_installed_application_is_made_checked_and_listed_under_its_own_name(tmp_path, cli, monkeypatch):
     install_key_value(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    assert run(["node", "init", "--host", "a.example", "--application", "key-value"]) == 0
-    assert run(["config", "check"]) == 0
+    cli("node", "init", "--host", "a.example", "--application", "key-value")
+    cli("config", "check")
     said = cli("plugins")
     assert '[[farm]] application = "key-value"  (my-package 1.0)' in said.out
     assert "warning" not in said.err
@@ -103,5 +102,5 @@ def test_installed_application_is_made_checked_and_listed_under_its_own_name(tmp
 def test_application_under_the_name_of_one_in_the_house_is_refused(tmp_path, cli, monkeypatch):
     install_key_value(tmp_path, monkeypatch, name="log")
     monkeypatch.chdir(tmp_path)
-    assert run(["node", "init", "--application", "log"]) == 0
+    cli("node", "init", "--application", "log")
     assert "my-package brings an application 'log', which is built in" in cli("config", "check", exits=2).err

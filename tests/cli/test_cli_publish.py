@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.cli import publish, run
+from garlicfarm.cli import publish
 from tests.cli.served import Cli, Served
 
 Capture = pytest.CaptureFixture[str]
@@ -86,7 +86,7 @@ def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(ser
     farm.can_publish, farm.problems = [], [NOBODY]
     assert cli("publish", "now", exits=1).err == f"error: nothing was ordered: {NOBODY}; {NO_PUBLISHER}\n"
     farm.publisher = None
-    assert run(["publish", "now"]) == 1
+    cli("publish", "now", exits=1)
     why = "no member is eligible (member 3: its mode is off)"
     assert capsys.readouterr().err == f"error: nothing was ordered: {why}\n"
     assert served.node.farm.log == []

@@ -79,7 +79,7 @@ def test_status_watched_off_a_terminal_is_one_line_each_time(spawn):
 
 def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, cli):
     (tmp_path / "entry").write_bytes(b"from a file \xff")
-    assert run(["log", "post", "entry"]) == 0
+    cli("log", "post", "entry")
     first, _, rest = cli("log", "post", "entry", "-o", "json").out.partition("\n")
     assert first == "1"
     assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
@@ -260,22 +260,22 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tm
     password.write_text("rita's word\n")
     reader = ["--node", served.url, "--user", "rita", "--password-file", str(password)]
     (tmp_path / "garlicfarm.toml").unlink()
-    assert run(["status", *reader, "--pin", served.node.pin]) == 0
+    cli("status", *reader, "--pin", served.node.pin)
     pinned = f"{served.url}?pin={served.node.pin}"
-    assert run(["status", "--node", pinned, *reader[2:]]) == 0
-    assert run(["status", "--node", pinned, *reader[2:], "--farm", "barn"]) == 2
-    assert run(["status", *reader, "--ca", str(served.node.certificate)]) == 0
+    cli("status", "--node", pinned, *reader[2:])
+    cli("status", "--node", pinned, *reader[2:], "--farm", "barn", exits=2)
+    cli("status", *reader, "--ca", str(served.node.certificate))
     assert (
         "needs the role writer"
         in cli("log", "post", "password", *reader, "--pin", served.node.pin, exits=4).err
     )
-    assert run(["status", *reader, "--pin", "sha256:" + "00" * 32]) == 4
+    cli("status", *reader, "--pin", "sha256:" + "00" * 32, exits=4)
     password.write_text("wrong")
     assert "user or the password is wrong" in cli("status", *reader, "--pin", served.node.pin, exits=4).err
     password.chmod(0o644)
-    assert run(["status", *reader, "--pin", served.node.pin]) == 2
-    assert run(["status", "--node", served.url]) == 2
-    assert run(["status", "--user", "rita"]) == 2
+    cli("status", *reader, "--pin", served.node.pin, exits=2)
+    cli("status", "--node", served.url, exits=2)
+    cli("status", "--user", "rita", exits=2)
 
 
 def test_farm_is_to_be_named_where_there_are_several(tmp_path, monkeypatch, cli):

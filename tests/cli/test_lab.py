@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.served import Cli
 from tests.running import Terminal, running, until, without_signs_of_life
 
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
@@ -113,35 +114,39 @@ def preparation_runs(directory: Path) -> bool:
     return any("sleeper" in line and "--prepare" not in line for line in command_lines(directory))
 
 
+@pytest.fixture(params=[directory_made, nodes_listen, preparation_runs])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A lab at some moment of its start."""
+    options = ["--nodes", "3" if request.param is directory_made else "1"]
+    looked_at = tmp_path / "temporary"
+    if request.param is preparation_runs:
+        looked_at = tmp_path
+        sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
+        options += ["--rank", "--prepare", sleeper]
+    with running_lab(tmp_path, *options) as lab:
+        until(lambda: request.param(looked_at), lab)
+        yield lab
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize(
-    ("moment", "options"),
-    [
-        (directory_made, ["--nodes", "3"]),
-        (nodes_listen, ["--nodes", "1"]),
-        (preparation_runs, ["--nodes", "1", "--rank"]),
-    ],
-)
-def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(number, moment, options, tmp_path):
-    sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
-    prepare = ["--prepare", sleeper] if "--rank" in options else []
-    with running_lab(tmp_path, *options, *prepare) as lab:
-        until(lambda: moment(tmp_path if prepare else tmp_path / "temporary"), lab)
-        lab.send_signal(number)
-        lab.send_signal(number)  # timeout(1) sends it twice, and people press Ctrl-C twice
-        code = lab.wait()
-        told = without_signs_of_life((tmp_path / "stderr").read_text())
-        assert (code, told) == (130, "interrupted\n")
+def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(lab, number, tmp_path):
+    lab.send_signal(number)
+    lab.send_signal(number)  # timeout(1) sends it twice, and people press Ctrl-C twice
+    assert lab.wait() == 130
+    assert without_signs_of_life((tmp_path / "stderr").read_text()) == "interrupted\n"
     assert list((tmp_path / "temporary").iterdir()) == []
     assert command_lines(tmp_path) == []
 
 
+def test_lab_that_is_killed_leaves_nothing(lab, tmp_path):
+    lab.kill()
+    until(lambda: not list((tmp_path / "temporary").iterdir()) and not command_lines(tmp_path))
+
+
 @pytest.mark.parametrize("interval", ["0", "soon", "2h", "500ms", "1s "])
-def test_lab_interval_out_of_range_or_form_is_a_usage_error(interval: str, tmp_path: Path) -> None:
-    ended = run("--interval", interval, tmp_path=tmp_path)
-    assert ended.returncode == 2
-    assert "--interval" in ended.stderr
+def test_lab_interval_out_of_range_or_form_is_a_usage_error(interval: str, cli: Cli) -> None:
+    assert "--interval" in cli("lab", "--interval", interval, exits=2).err
 
 
 @pytest.mark.i2pd
@@ -169,20 +174,6 @@ def test_lab_on_a_terminal_says_at_once_what_it_does(tmp_path: Path) -> None:
             pass
         assert lab.wait() == 130
     assert said.startswith(b"starting 3 nodes")
-
-
-@pytest.mark.parametrize(
-    ("moment", "options"),
-    [(directory_made, []), (nodes_listen, ["--nodes", "1"]), (preparation_runs, ["--nodes", "1", "--rank"])],
-)
-def test_lab_that_is_killed_leaves_nothing(moment, options, tmp_path):
-    sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
-    prepare = ["--prepare", sleeper] if "--rank" in options else []
-    temporary = tmp_path / "temporary"
-    with running_lab(tmp_path, *options, *prepare) as lab:
-        until(lambda: moment(tmp_path if prepare else temporary), lab)
-        lab.kill()
-    until(lambda: not list(temporary.iterdir()) and not command_lines(tmp_path))
 
 
 @pytest.mark.slow

@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.cli import run
 from garlicfarm.cli.exits import NOT_TO_RESTART, Exit
+from tests.cli.served import Cli
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = files("garlicfarm.cli").joinpath("garlicfarm.service").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(tmp_path: Path, cli: Cli) -> str:
     """The unit of a node in ``tmp_path / "node"``."""
-    assert run(["node", "init", str(tmp_path / "node")]) == 0
-    capsys.readouterr()
-    assert run(["node", "unit", "--config", str(tmp_path / "node" / "garlicfarm.toml")]) == 0
-    return capsys.readouterr().out
+    cli("node", "init", str(tmp_path / "node"))
+    return str(cli("node", "unit", "--config", str(tmp_path / "node" / "garlicfarm.toml")).out)
 
 
 def values(unit: str, key: str) -> list[str]:
@@ -62,7 +60,7 @@ def test_unit_that_is_printed_names_this_program_and_the_node(printed: str, tmp_
 
 @pytest.mark.parametrize("name", ["a node", "100%", 'the "node"'])
 def test_path_that_systemd_would_read_otherwise_is_refused(name, tmp_path, cli):
-    assert run(["node", "init", str(tmp_path / name)]) == 0
+    cli("node", "init", str(tmp_path / name))
     assert (
         "systemd needs a path without blanks"
         in cli("node", "unit", "--config", str(tmp_path / name / "garlicfarm.toml"), exits=2).err
