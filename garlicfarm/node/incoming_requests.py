@@ -102,14 +102,6 @@ class IncomingRequests:
         if request.source:
             self._peers.on_contact(request.source)
 
-    def on_session_begun(self, member: int) -> None:
-        """A member, or a client (0), logged in."""
-        self._peers.on_session_begun(member)
-
-    def on_session_ended(self, member: int) -> None:
-        """Its session ended."""
-        self._peers.on_session_ended(member)
-
     def step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
         """Pass requests to the core, in order, and have it run a turn; each gets its answer."""
         has_posts = False

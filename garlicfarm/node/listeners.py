@@ -23,7 +23,7 @@ from garlicfarm.net.handshake import (
 )
 from garlicfarm.net.link import CONNECTION_ERRORS, close
 from garlicfarm.node.hosted_farm import HostedFarm
-from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.session import Principal
 from garlicfarm.node.transports import Transports
 from garlicfarm.transport import Endpoint, Peer, listener_problems
 
@@ -123,8 +123,6 @@ class Listeners:
         principal = self._principal(established, peer)
         if principal is None:
             return
-        receiver, answer_timeout_s = farm.replica.requests, farm.replica.core.answer_timeout_s
-        session = Session(receiver, established.stream, principal, established.leftover, answer_timeout_s)
         user = established.user
         scopes = self._sessions.setdefault((established.farm, user), deque())
         with trio.CancelScope() as scope:
@@ -132,7 +130,7 @@ class Listeners:
             if len(scopes) > (SESSIONS_PER_USER if user else JRAFT_SESSIONS):
                 scopes.popleft().cancel()  # the oldest is most likely to be half open
             try:
-                await session.run()
+                await farm.replica.serve(established.stream, principal, established.leftover)
             finally:
                 if scope in scopes:
                     scopes.remove(scope)

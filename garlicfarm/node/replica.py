@@ -28,6 +28,7 @@ from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
@@ -280,6 +281,16 @@ class Replica:
             self.core.put(raw.report_leader_gone, peer, raw.term)
 
     # ------------------------------------------------------------------ for the node
+
+    async def serve(self, stream: trio.abc.Stream, principal: Principal, leftover: bytes = b"") -> None:
+        """Serve the incoming connection of ``principal``, which has logged in, as `Session.run` does.
+        ``leftover``: bytes that came before those of the stream."""
+        member, timeout_s = principal.member_id, self.core.answer_timeout_s
+        self.peers.on_session_begun(member)
+        try:
+            await Session(self.requests, stream, principal, leftover, timeout_s).run()
+        finally:
+            self.peers.on_session_ended(member)
 
     async def hand_over(self) -> None:
         """If this member leads, transfer the leadership to another one. Returns when it no longer leads, or

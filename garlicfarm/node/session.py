@@ -121,12 +121,6 @@ class RequestReceiver(Protocol):
     def configuration(self) -> Configuration:
         """The Configuration in force."""
 
-    def on_session_begun(self, member: int) -> None:
-        """A session with this member, or with a client (0), begins."""
-
-    def on_session_ended(self, member: int) -> None:
-        """It ended; all its requests were passed on."""
-
     def on_request(self, request: Request) -> None:
         """A permitted request came in that is not for `step`."""
 
@@ -213,7 +207,6 @@ class Session:
 
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises any other end of the connection."""
-        self._receiver.on_session_begun(self._principal.member_id)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sender.run, self._answer_timeout_s)
@@ -224,7 +217,6 @@ class Session:
                 nursery.cancel_scope.cancel()
         finally:
             self._receiver.forget(self._pending)
-            self._receiver.on_session_ended(self._principal.member_id)
 
     def wake(self) -> None:
         """Have `run`'s task send the answers whose turn it is."""

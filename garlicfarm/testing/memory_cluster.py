@@ -45,7 +45,7 @@ from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, respond
 from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.replica import Replica, ReplicaHost
-from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.session import Principal
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.testing.memory_network import MemoryNetwork
@@ -279,9 +279,7 @@ class Cluster:
                 if established is not None:
                     user, extensions = established.user, established.extensions
                     principal = Principal(f"member {user}", int(user), True, extensions)
-                    timeout_s = replica.core.answer_timeout_s
-                    stream, leftover = established.stream, established.leftover
-                    await Session(replica.requests, stream, principal, leftover, timeout_s).run()
+                    await replica.serve(established.stream, principal, established.leftover)
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
                 log.info("connection-lost", peer=peer.address, cause=str(first_error(group)))
 

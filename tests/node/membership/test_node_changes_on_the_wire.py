@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
-from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.session import Principal
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_cluster_server, encode_request
@@ -43,7 +43,7 @@ async def ask(
     value = encode_cluster_server(server, id_only=kind is REMOVE)
     request = Request(kind, principal.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
     decoder = ResponseDecoder()
-    async with background(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run):
+    async with background(lambda: farm.serve(theirs, principal)):
         await ours.send_all(encode_request(request))
         while (answer := decoder.next_message()) is None:
             decoder.receive_data(bytes(await ours.receive_some(1000)))
@@ -208,11 +208,10 @@ async def send_raw(nodes: Cluster, node: int, data: bytes) -> None:
     """Send it over a connection of its own, until there is an answer or the connection ends."""
     ours, theirs = trio.testing.memory_stream_pair()
     farm = nodes.replica(node)
-    session = Session(farm.requests, theirs, JRAFT_PEER, b"", farm.core.answer_timeout_s)
 
     async def serve() -> None:
         try:
-            await session.run()
+            await farm.serve(theirs, JRAFT_PEER)
         except* RemoteProtocolError:
             pass  # the connection ends
         await theirs.aclose()

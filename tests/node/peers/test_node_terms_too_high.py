@@ -14,7 +14,7 @@ from trio.testing import MockClock, memory_stream_pair
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.replica import Replica
-from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.session import Principal
 from garlicfarm.raft import HardState, Persist
 from garlicfarm.raft.state import MAX_TERM
 from garlicfarm.testing.memory_cluster import cluster
@@ -44,7 +44,7 @@ async def send(farm: Replica, request: Request) -> None:
 
         async def serve() -> None:
             with suppress(Exception):
-                await Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run()
+                await farm.serve(theirs, principal)
             await theirs.aclose()
 
         nursery.start_soon(serve)

@@ -41,12 +41,6 @@ class FakeFarm:
         self.requests: list[Request] = []
         self.steps: list[int] = []  # how many requests came together
 
-    def on_session_begun(self, member: int) -> None:
-        pass
-
-    def on_session_ended(self, member: int) -> None:
-        pass
-
     def on_request(self, request: Request) -> None:
         pass
 

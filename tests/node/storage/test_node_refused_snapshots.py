@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.session import Principal
 from garlicfarm.testing.memory_cluster import cluster
 from garlicfarm.wire import ResponseDecoder, encode_request, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
@@ -38,7 +38,7 @@ async def test_refused_snapshot_of_a_jraft_leader_is_answered_late_yet_before_an
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
         decoder, principal = ResponseDecoder(), Principal("a JRaft peer", 0, True, is_jraft=True)
-        async with background(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run):
+        async with background(lambda: farm.serve(theirs, principal)):
 
             async def ask(data: bytes, *, done: bool) -> tuple[bool, int, float]:
                 """As JRaft does: the next piece once this one is answered."""
