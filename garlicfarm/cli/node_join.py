@@ -349,7 +349,7 @@ def member_connector(
     from garlicfarm.credentials.member_credentials import member_password
     from garlicfarm.extensions import LEADER_HINT
     from garlicfarm.http.digest import ChallengeCache
-    from garlicfarm.net.dial import DialCredentials, dial
+    from garlicfarm.net.handshake import DialCredentials, dial
     from garlicfarm.plugins import make_transport
     from garlicfarm.transport import Endpoint, Transport
 

@@ -30,8 +30,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
-from garlicfarm.net.dial import DialCredentials, dial
-from garlicfarm.net.handshake import Established
+from garlicfarm.net.handshake import DialCredentials, Established, dial
 from garlicfarm.net.link import Backoff, LinkConfig, RpcClient, close
 from garlicfarm.plugins import make_transport
 from garlicfarm.refusals import Refusal

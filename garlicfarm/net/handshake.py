@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -20,13 +21,14 @@ from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache, Refused, Verified
 from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Rejected, Responder, Verifier
 from garlicfarm.net.admission import Admission
-from garlicfarm.transport import AdmissionSlot, Peer, Stage
+from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Stage, Transport
 
 __all__ = [
     "DialCredentials",
     "Established",
     "FarmCredentials",
     "HandshakeLimiter",
+    "dial",
     "initiate",
     "respond",
     "without_handshake",
@@ -137,6 +139,27 @@ async def initiate(
         finally:
             if accepted is None:
                 await trio.aclose_forcefully(stream)
+
+
+async def dial(transport: Transport, endpoint: Endpoint, credentials: DialCredentials) -> Established:
+    """Open a stream to the member at ``endpoint``, and log in where ``transport`` has a handshake. The
+    deadline is the caller's.
+
+    :raises TransportError: from the transport, or the peer went away; or there is no handshake, and
+        ``endpoint`` is not on loopback, where alone that is allowed.
+    :raises AuthError, RemoteProtocolError: as `initiate`.
+
+    Cancelled: leaves nothing open.
+    """
+    if not transport.handshake:
+        if not endpoint.is_loopback:
+            wrong = f"{endpoint} is not dialled: {endpoint.scheme} has no handshake"
+            raise TransportError(
+                wrong, "it is for loopback only; elsewhere use a tunnel, or another transport"
+            )
+        return without_handshake(await transport.open_stream(endpoint), credentials.farm)
+    open_stream = partial(transport.open_stream, endpoint)
+    return await initiate(open_stream, credentials, host=endpoint.authority, proxied=endpoint.proxied)
 
 
 def _gone(host: str) -> TransportError:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,10 +24,9 @@ from garlicfarm.feed.pages import PageReader
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.dial import DialCredentials
-from garlicfarm.net.handshake import FarmCredentials
+from garlicfarm.net.handshake import DialCredentials, FarmCredentials
 from garlicfarm.node.admin_view import FarmAdminView
-from garlicfarm.node.dialler import MemberDialler
+from garlicfarm.node.dialler import dial_member
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, check_retention, make_feeds
 from garlicfarm.node.replica import Replica, ReplicaHost
@@ -64,32 +64,24 @@ class NodeParts:
     admin_url: Callable[[], str | None]
 
 
+@dataclass(frozen=True, slots=True)
 class HostedFarm:
     """``credentials``: how members and clients log in to this farm."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        view: FarmAdminView,
-        retention: Retention,
-        credentials: FarmCredentials,
-        router: Router | None,
-        feeds: Sequence[HostedFeed],
-    ) -> None:
-        self.replica = replica
-        self.view = view
-        self.credentials = credentials
-        self._retention = retention
-        self._router = router
-        self._feeds = feeds
+    replica: Replica
+    view: FarmAdminView
+    retention: Retention
+    credentials: FarmCredentials
+    router: Router | None
+    feeds: Sequence[HostedFeed]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
-        async with self._router or nullcontext(), trio.open_nursery() as nursery:
+        async with self.router or nullcontext(), trio.open_nursery() as nursery:
             await nursery.start(self.replica.run)
-            nursery.start_soon(self._retention.run)
+            nursery.start_soon(self.retention.run)
             await nursery.start(self.view.rankings.run)
-            for feed in self._feeds:
+            for feed in self.feeds:
                 nursery.start_soon(feed.run)
             task_status.started()
 
@@ -151,7 +143,7 @@ def open_farm(
         genesis.farm_id,
         EXTENSIONS,
     )
-    dialler = MemberDialler(parts.transports, section.default_transport, dial_credentials, parts.log)
+    dial = partial(dial_member, parts.transports, section.default_transport, dial_credentials, parts.log)
     metrics = parts.metrics.farm(section.name)
     paths = config.base_dir, config.node.data_dir
 
@@ -161,7 +153,7 @@ def open_farm(
         else:
             keep_leave_order(path, term)
 
-    host = ReplicaHost(node_id, *paths, dialler.dial, metrics, log, router, note_leave_order, parts.admin_url)
+    host = ReplicaHost(node_id, *paths, dial, metrics, log, router, note_leave_order, parts.admin_url)
     replica = Replica(section, store, make_writer, application, host)
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -40,15 +41,13 @@ _FROM_LEADERS = {
 """Requests that carry the leader's commit index."""
 
 
+@dataclass(slots=True)
 class _Post:
     """A ClientRequest with entries. ``next_entry``: of these, the first one that is not checked yet."""
 
-    __slots__ = ("next_entry", "request", "token")
-
-    def __init__(self, request: Request, token: int) -> None:
-        self.request = request
-        self.token = token
-        self.next_entry = 0
+    request: Request
+    token: int
+    next_entry: int = 0
 
 
 class IncomingRequests:
@@ -172,13 +171,13 @@ class IncomingRequests:
         """Check the next posts of a connection, `POSTS_AT_ONCE` or until that time, and pass them on
         together."""
         is_leader = self._core.raw.role is Role.LEADER  # if not, the core redirects the client
-        may_post = session.may_post
-        origin = origin_now(posts[0].request.source, session.user)
+        may_post = session.principal.may_post
+        origin = origin_now(posts[0].request.source, session.principal.user)
         checked: list[tuple[Request, int]] = []
         for _ in range(min(len(posts), POSTS_AT_ONCE)):
             post = posts[0]
             if post.request.source != origin.member:  # without a handshake each request names its own
-                origin = origin_now(post.request.source, session.user)
+                origin = origin_now(post.request.source, session.principal.user)
             pending = self._pending.get(post.token)
             if pending is not None:  # its connection is open
                 refusal = None if may_post or not is_leader else Refusal.ROLE_MISSING
@@ -229,7 +228,7 @@ class IncomingRequests:
                 response is not None
                 and response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
                 and not response.next_index
-                and session.is_jraft
+                and session.principal.is_jraft
             ):
                 self._delayed.append((trio.current_time() + self._refusal_delay_s, pending, response))
             else:

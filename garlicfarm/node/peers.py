@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -48,18 +49,18 @@ class _RoundTrips:
         return sorted(self._samples)[-2] if len(self._samples) == SAMPLES else None
 
 
+@dataclass(slots=True)
 class _Peer:
-    def __init__(self, endpoint: str, link: Link, rpc_client: RpcClient, round_trips: _RoundTrips) -> None:
-        self.endpoint = endpoint
-        self.link = link
-        self.rpc_client = rpc_client
-        self.round_trips = round_trips
-        self.slow_again_s = -math.inf  # not reported again before this time
-        self.scope = trio.CancelScope()
-        self.last_contact_s: float | None = None
-        self.error: str | None = ""
-        self.was_connected = False  # the connection was up, and the member began no session since it broke
-        self.is_refused = False  # no process listened there at the last attempt
+    endpoint: str
+    link: Link
+    rpc_client: RpcClient
+    round_trips: _RoundTrips
+    slow_again_s: float = -math.inf  # not reported again before this time
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    last_contact_s: float | None = None
+    error: str | None = ""
+    was_connected: bool = False  # the connection was up, and the member began no session since it broke
+    is_refused: bool = False  # no process listened there at the last attempt
 
 
 class PeerTimings(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import trio
 
 from garlicfarm.errors import NoQuorum, ProposalDropped
@@ -14,14 +16,12 @@ __all__ = ["ReadIndexRequests"]
 MAX_PENDING_READS = 4096
 
 
+@dataclass(slots=True)
 class _ReadIndexRequest:
     """``done`` is set once ``index`` is confirmed, or failed (None)."""
 
-    __slots__ = ("done", "index")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.index: int | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+    index: int | None = None
 
 
 class ReadIndexRequests:

@@ -176,7 +176,7 @@ class Session:
     ) -> None:
         self._receiver = receiver
         self._stream = stream
-        self._principal = principal
+        self.principal = principal
         limits = receiver.limits if principal.member_id or principal.is_jraft else receiver.client_limits
         if not principal.may_post:  # one entry is enough to learn why it is refused
             most = min(limits.max_message_bytes, limits.max_entry_bytes + HEADERS_BYTES)
@@ -190,28 +190,13 @@ class Session:
         self._sender = Sender(stream, self._take_answers)
         self._fault: Exception | None = None
 
-    @property
-    def is_jraft(self) -> bool:
-        """Whether there was no handshake."""
-        return self._principal.is_jraft
-
-    @property
-    def may_post(self) -> bool:
-        """Whether the peer may post entries."""
-        return self._principal.may_post
-
-    @property
-    def user(self) -> str:
-        """The name of the user that logged in, "" if none did."""
-        return self._principal.user
-
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises any other end of the connection."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sender.run, self._answer_timeout_s)
                 nursery.start_soon(self._watch_answers)
-                if self._principal.login is not None:
+                if self.principal.login is not None:
                     nursery.start_soon(self._watch_login)
                 await self._read()
                 nursery.cancel_scope.cancel()
@@ -235,10 +220,10 @@ class Session:
         self._sender.wake()
 
     async def _watch_login(self) -> NoReturn:
-        while self._principal.is_valid:
+        while self.principal.is_valid:
             await trio.sleep(LOGIN_CHECK_S)
-            self._principal.refresh()
-        raise AuthError(f"{self._principal.name} is no longer a user")
+            self.principal.refresh()
+        raise AuthError(f"{self.principal.name} is no longer a user")
 
     # ------------------------------------------------------------------ in
 
@@ -253,7 +238,7 @@ class Session:
                     continue
                 if self._decoder.partial:
                     scope.deadline = trio.current_time() + PARTIAL_MESSAGE_TIMEOUT_S
-                elif not (self._principal.member_id or self._principal.is_jraft):
+                elif not (self.principal.member_id or self.principal.is_jraft):
                     scope.deadline = trio.current_time() + CLIENT_IDLE_S
                 elif scope.deadline != float("inf"):
                     scope.deadline = float("inf")
@@ -262,7 +247,7 @@ class Session:
                     self._decoder.receive_eof()
                     return
                 self._decoder.receive_data(data)
-                self._principal.refresh()
+                self.principal.refresh()
         raise trio.TooSlowError
 
     @property
@@ -274,7 +259,7 @@ class Session:
         before a fault are passed on too. Returns whether that was all: some may be answered before this
         returns, so that there is room for more."""
         requests: list[tuple[Request, PendingResponse]] = []
-        now, has_hints = trio.current_time(), LEADER_HINT in self._principal.extensions
+        now, has_hints = trio.current_time(), LEADER_HINT in self.principal.extensions
         try:
             while self._has_room:
                 if (request := self._next_message()) is None:
@@ -317,14 +302,14 @@ class Session:
         except RemoteProtocolError:
             self._receiver.metrics.count_refused("malformed")
             raise
-        principal = self._principal
+        principal = self.principal
         may_name_any = principal.is_admin or self._receiver.is_member(principal.member_id)
         if not may_name_any and server.id != principal.member_id:
             raise self._refused("role", f"{principal.name} may not change {server.id}", request)
         return server
 
     def _check(self, request: Request) -> None:
-        principal, us = self._principal, self._receiver.node_id
+        principal, us = self.principal, self._receiver.node_id
         if not principal.is_valid:
             raise self._refused("user", f"{principal.name} is no longer a user", request)
         forged = request.source != principal.member_id and not principal.is_jraft

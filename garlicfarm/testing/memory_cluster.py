@@ -41,8 +41,14 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.dial import DialCredentials, dial
-from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, respond
+from garlicfarm.net.handshake import (
+    DialCredentials,
+    Established,
+    FarmCredentials,
+    HandshakeLimiter,
+    dial,
+    respond,
+)
 from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.session import Principal

@@ -22,8 +22,14 @@ from garlicfarm.errors import AuthError, LocalProtocolError, RemoteProtocolError
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
 from garlicfarm.lab.processes import ProcessFarm, process_farm
-from garlicfarm.net.dial import DialCredentials, dial
-from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, respond
+from garlicfarm.net.handshake import (
+    DialCredentials,
+    Established,
+    FarmCredentials,
+    HandshakeLimiter,
+    dial,
+    respond,
+)
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Endpoint, Peer

@@ -11,7 +11,7 @@ from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, NotLeader, ProposalDropped, TransportError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.log_application import LogApplication
-from garlicfarm.net.dial import DialCredentials, dial
+from garlicfarm.net.handshake import DialCredentials, dial
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Change, ConfChange

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -16,8 +16,8 @@ import trio
 from garlicfarm.errors import NotListening, TransportError, UnreachableError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.logs import EventLogger
-from garlicfarm.net.dial import DialCredentials
-from garlicfarm.node.dialler import MemberDialler
+from garlicfarm.net.handshake import DialCredentials
+from garlicfarm.node.dialler import dial_member
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint, Transport
 from tests.node.support.cluster import THREE, cluster
@@ -41,9 +41,9 @@ async def _dial(text: str, transport: Transport) -> type[BaseException]:
 
     credentials = DialCredentials("farm", "1", "password", ChallengeCache(["SHA-256"]))
     log = EventLogger(logging.getLogger("test"))
-    dialler = MemberDialler(OneTransport(), "ssl", credentials, log)  # type: ignore[arg-type]
+    transports: Any = OneTransport()
     with pytest.raises(TransportError) as raised:
-        await dialler.dial(2, text)
+        await dial_member(transports, "ssl", credentials, log, 2, text)
     return raised.type
 
 

@@ -23,7 +23,7 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports, process_farm
-from garlicfarm.net.dial import DialCredentials, dial
+from garlicfarm.net.handshake import DialCredentials, dial
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import LogStore
 from garlicfarm.transport import Endpoint
