@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -14,11 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.member_credentials import member_lookup, member_password
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
@@ -45,28 +40,11 @@ CLIENT = ("alice", "correct horse")
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One PEM file with a key and a certificate for 127.0.0.1."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return path
+    directory = tmp_path_factory.mktemp("tls")
+    certificate, key, both = (directory / name for name in ("certificate", "key", "both.pem"))
+    make_certificate(certificate, key, "127.0.0.1")
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return both
 
 
 class Server:
@@ -270,34 +248,6 @@ async def test_removed_user_is_refused_at_the_next_login(certificate: Path, user
         users.remove("alice")
         with pytest.raises(AuthError):
             await login(server, certificate, cache, *CLIENT)
-
-
-async def test_replayed_bytes_are_refused_on_a_new_connection(certificate: Path, users: UserStore) -> None:
-    cache = ChallengeCache()
-    sent: list[bytes] = []
-
-    async with serving(Server(ALGORITHMS, users), certificate) as server:
-
-        async def recording() -> trio.abc.Stream:
-            stream = await open_stream(server, certificate)
-            real = stream.send_all
-
-            async def send_all(data: bytes | bytearray | memoryview) -> None:
-                sent.append(bytes(data))
-                await real(data)
-
-            stream.send_all = send_all
-            return stream
-
-        credentials = DialCredentials("farm", "7", MEMBER[1], cache)
-        established = await initiate(recording, credentials, host="127.0.0.1")
-        await trio.aclose_forcefully(established.stream)
-        thief = await open_stream(server, certificate)
-        await thief.send_all(sent[-1])
-        assert (await thief.receive_some()).startswith(b"HTTP/1.1 401 Unauthorized\r\n")
-        await thief.aclose()
-    assert server.logins == ["7"]
-    assert server.reasons == ["challenge", "stale"]
 
 
 async def test_answer_to_a_large_post_is_not_lost_to_a_reset(certificate: Path, users: UserStore) -> None:

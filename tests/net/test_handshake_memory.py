@@ -77,6 +77,11 @@ class Server:
         return await initiate(partial(self.open_stream, peer), credentials, host="a:1")
 
 
+@pytest.fixture
+def server(nursery: trio.Nursery) -> Server:
+    return Server(nursery)
+
+
 async def read_all(stream: trio.abc.Stream) -> bytes:
     return b"".join([chunk async for chunk in stream])
 
@@ -88,8 +93,7 @@ async def taking(seconds: float) -> AsyncIterator[None]:
     assert trio.current_time() - started == pytest.approx(seconds)
 
 
-async def test_login_takes_two_streams_then_one_and_both_carry_bytes(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_login_takes_two_streams_then_one_and_both_carry_bytes(server: Server) -> None:
     cache = ChallengeCache()
     for streams in (2, 3):
         client = await server.login(cache)
@@ -105,8 +109,7 @@ async def test_login_takes_two_streams_then_one_and_both_carry_bytes(nursery: tr
     assert server.reasons == ["challenge"]
 
 
-async def test_bytes_around_the_101_are_leftovers_of_both_sides(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_bytes_around_the_101_are_leftovers_of_both_sides(server: Server) -> None:
 
     class Eager(trio.abc.Stream):
         """Sends Raft bytes in one piece with its request, and gets some in one piece with the answer."""
@@ -137,9 +140,8 @@ async def test_bytes_around_the_101_are_leftovers_of_both_sides(nursery: trio.Nu
 
 
 async def test_cached_challenge_serves_an_hour_and_is_stale_after_two(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery)
     cache = ChallengeCache()
     await server.login(cache)
     await trio.sleep(3600)
@@ -151,8 +153,7 @@ async def test_cached_challenge_serves_an_hour_and_is_stale_after_two(
     assert server.reasons == ["challenge", "stale"]
 
 
-async def test_restarted_server_lets_a_cached_login_in_at_the_second_try(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_restarted_server_lets_a_cached_login_in_at_the_second_try(server: Server) -> None:
     cache = ChallengeCache()
     await server.login(cache)
     server.credentials = make_credentials(b"n" * 32)
@@ -160,8 +161,7 @@ async def test_restarted_server_lets_a_cached_login_in_at_the_second_try(nursery
     assert (server.opened, server.reasons) == (4, ["challenge", "stale"])
 
 
-async def test_parallel_logins_share_one_nonce(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_parallel_logins_share_one_nonce(server: Server) -> None:
     cache = ChallengeCache()
     await server.login(cache)
     async with trio.open_nursery() as logins:
@@ -171,16 +171,14 @@ async def test_parallel_logins_share_one_nonce(nursery: trio.Nursery) -> None:
     assert len(server.established) == 1 + 12
 
 
-async def test_wrong_farm_name_is_named_and_streams_are_closed(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_wrong_farm_name_is_named_and_streams_are_closed(server: Server) -> None:
     with pytest.raises(RemoteProtocolError, match="/GarlicFarm/other/1/websocket"):
         await server.login(farm="other")
     await trio.testing.wait_all_tasks_blocked()
     assert server.reasons == ["not-found"]
 
 
-async def test_another_farm_id_is_refused(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_another_farm_id_is_refused(server: Server) -> None:
     with pytest.raises(RemoteProtocolError, match="it belongs to another farm"):
         await server.login(farm_id=b"g" * 16)
     await trio.testing.wait_all_tasks_blocked()
@@ -188,9 +186,8 @@ async def test_another_farm_id_is_refused(nursery: trio.Nursery) -> None:
 
 
 async def test_wrong_passwords_are_answered_later_each_time_and_forgiven_in_the_end(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery)
 
     async def fail(seconds: float, peer: Peer = HERE) -> None:
         async with taking(seconds):
@@ -211,9 +208,8 @@ async def test_wrong_passwords_are_answered_later_each_time_and_forgiven_in_the_
 
 
 async def test_replay_and_stale_are_not_delayed(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery)
     cache = ChallengeCache()
     await server.login(cache)
     server.credentials = make_credentials(b"n" * 32)
@@ -299,7 +295,7 @@ async def test_sockets_are_bounded_in_all_and_keep_nobody_out(
 
 
 async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_members_always_are(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
     looked_up = []
 
@@ -308,7 +304,6 @@ async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_member
         return {a: [ha1(a, user, REALM, "right")] for a in ALGORITHMS}
 
     verifier = DigestVerifier(REALM, ALGORITHMS, b"k" * 32, member_lookup([SECRET], FARM_ID, lookup))
-    server = Server(nursery)
     server.credentials = {"farm": FarmCredentials("farm", FARM_ID, verifier)}
     cache = ChallengeCache()
 
@@ -337,9 +332,8 @@ async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_member
 
 @pytest.mark.parametrize("step_s", [1.0, 9.9])
 async def test_dripping_client_is_cut_at_the_deadline(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, step_s: float
+    server: Server, autojump_clock: trio.testing.MockClock, step_s: float
 ) -> None:
-    server = Server(nursery)
     stream = await server.open_stream()
 
     async def drip() -> None:
@@ -353,9 +347,7 @@ async def test_dripping_client_is_cut_at_the_deadline(
     assert server.reasons == ["timeout"]
 
 
-async def test_client_that_never_reads_is_cut_at_the_deadline(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_client_that_never_reads_is_cut_at_the_deadline(autojump_clock: trio.testing.MockClock) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
     reasons: list[str] = []
     limiter = HandshakeLimiter(on_rejected=lambda peer, reason: reasons.append(reason))
@@ -367,9 +359,8 @@ async def test_client_that_never_reads_is_cut_at_the_deadline(
 
 
 async def test_client_that_never_closes_is_closed_with_the_answer(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery)
     stream = await server.open_stream()
     async with taking(0):
         await stream.send_all(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -398,9 +389,8 @@ async def test_client_that_sends_garbage_without_end_is_read_a_little_and_closed
 
 
 async def test_client_that_still_sends_its_body_is_read_so_that_the_answer_is_not_reset(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    server: Server, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery)
     stream = await server.open_stream()
     async with taking(0):
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
@@ -410,8 +400,7 @@ async def test_client_that_still_sends_its_body_is_read_so_that_the_answer_is_no
         assert (await read_all(stream)).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 
-async def test_client_that_breaks_off_is_counted_and_costs_nothing_else(nursery: trio.Nursery) -> None:
-    server = Server(nursery)
+async def test_client_that_breaks_off_is_counted_and_costs_nothing_else(server: Server) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     await ours.send_all(b"GET / HTTP/1.1\r\n")
     ours.receive_stream.close()

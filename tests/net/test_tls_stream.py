@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,24 +25,6 @@ from tests.running import background
 
 Secured = TlsStream | trio.SSLStream[trio.SocketStream]
 Maker = Callable[[trio.SocketStream], Secured]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    folder = tmp_path_factory.mktemp("tls")
-    make_certificate(folder / "node.crt", folder / "node.key", "127.0.0.1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0
-    context.load_cert_chain(folder / "node.crt", folder / "node.key")
-    return context
-
-
-@pytest.fixture(scope="module")
-def client() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
 
 
 def sockets(buffer: int | None = None) -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -61,22 +44,34 @@ async def shake_hands(*streams: Secured) -> None:
             nursery.start_soon(stream.do_handshake)
 
 
-async def pair(
-    server: ssl.SSLContext, client: ssl.SSLContext, buffer: int | None = None
-) -> tuple[TlsStream, TlsStream]:
-    one, other = sockets(buffer)
-    streams = TlsStream(one, client), TlsStream(other, server, server_side=True)
-    await shake_hands(*streams)
-    return streams
+class Tls:
+    """The contexts of both sides."""
+
+    def __init__(self, folder: Path) -> None:
+        make_certificate(folder / "node.crt", folder / "node.key", "127.0.0.1")
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.server.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.server.num_tickets = 0
+        self.server.load_cert_chain(folder / "node.crt", folder / "node.key")
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.client.check_hostname, self.client.verify_mode = False, ssl.CERT_NONE
+
+    async def pair(self, buffer: int | None = None) -> tuple[TlsStream, TlsStream]:
+        one, other = sockets(buffer)
+        streams = TlsStream(one, self.client), TlsStream(other, self.server, server_side=True)
+        await shake_hands(*streams)
+        return streams
+
+    @asynccontextmanager
+    async def open_pair(self, buffer: int | None = None) -> AsyncIterator[tuple[TlsStream, TlsStream]]:
+        one, other = await self.pair(buffer)
+        async with one, other:
+            yield one, other
 
 
-@asynccontextmanager
-async def open_pair(
-    server: ssl.SSLContext, client: ssl.SSLContext, buffer: int | None = None
-) -> AsyncIterator[tuple[TlsStream, TlsStream]]:
-    one, other = await pair(server, client, buffer)
-    async with one, other:
-        yield one, other
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return Tls(tmp_path_factory.mktemp("tls"))
 
 
 async def send_until_it_blocks(stream: trio.abc.Stream) -> None:
@@ -92,27 +87,30 @@ async def receive_all(stream: trio.abc.ReceiveStream) -> bytes:
     return b"".join([piece async for piece in stream])
 
 
-async def test_it_is_a_stream_as_trio_wants_one(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+async def test_it_is_a_stream_as_trio_wants_one(tls: Tls) -> None:
     async def clogged() -> tuple[TlsStream, TlsStream]:
-        streams = await pair(server, client, 4096)
+        streams = await tls.pair(4096)
         for stream in streams:
             while stream._flush_now():
                 stream._tls.write(bytes(1000))
         return streams
 
-    await trio.testing.check_two_way_stream(partial(pair, server, client), clogged)
+    await trio.testing.check_two_way_stream(tls.pair, clogged)
 
 
 @pytest.mark.parametrize("is_ours", [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("buffer", [None, 2304])
 async def test_everything_arrives_in_both_directions_at_once(
-    server: ssl.SSLContext, client: ssl.SSLContext, is_ours: tuple[bool, bool], buffer: int | None
+    tls: Tls, is_ours: tuple[bool, bool], buffer: int | None
 ) -> None:
     makers: list[tuple[Maker, Maker]] = [
-        (lambda tcp: TlsStream(tcp, client), lambda tcp: trio.SSLStream(tcp, client, https_compatible=True)),
         (
-            lambda tcp: TlsStream(tcp, server, server_side=True),
-            lambda tcp: trio.SSLStream(tcp, server, server_side=True, https_compatible=True),
+            lambda tcp: TlsStream(tcp, tls.client),
+            lambda tcp: trio.SSLStream(tcp, tls.client, https_compatible=True),
+        ),
+        (
+            lambda tcp: TlsStream(tcp, tls.server, server_side=True),
+            lambda tcp: trio.SSLStream(tcp, tls.server, server_side=True, https_compatible=True),
         ),
     ]
     dice = random.Random(7)
@@ -148,7 +146,7 @@ async def test_everything_arrives_in_both_directions_at_once(
 
 
 @pytest.mark.parametrize("step", [1, 2, 7])
-async def test_records_may_be_cut_anywhere(server: ssl.SSLContext, client: ssl.SSLContext, step: int) -> None:
+async def test_records_may_be_cut_anywhere(tls: Tls, step: int) -> None:
     """A relay hands on so many bytes at a time, and waits until they were read."""
     near, far = sockets()
     one, other = sockets()
@@ -159,7 +157,7 @@ async def test_records_may_be_cut_anywhere(server: ssl.SSLContext, client: ssl.S
                 await target.send_all(data[at : at + step])
                 await trio.testing.wait_all_tasks_blocked()
 
-    ours, theirs = TlsStream(near, client), TlsStream(other, server, server_side=True)
+    ours, theirs = TlsStream(near, tls.client), TlsStream(other, tls.server, server_side=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relay, far, one)
         nursery.start_soon(relay, one, far)
@@ -175,10 +173,8 @@ async def test_records_may_be_cut_anywhere(server: ssl.SSLContext, client: ssl.S
     assert received == b"one record" * 20 + b"another"
 
 
-async def test_one_receive_takes_all_records_that_have_come(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_one_receive_takes_all_records_that_have_come(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         for number in range(5):
             await one.send_all(b"record %d " % number)
         assert await other.receive_some() == b"record 0 record 1 record 2 record 3 record 4 "
@@ -188,13 +184,12 @@ async def test_one_receive_takes_all_records_that_have_come(
     ("asked", "taken"), [(None, 65_536), (1000, 65_536), (100_000, 100_000), (1 << 30, 262_144)]
 )
 async def test_socket_is_read_as_the_caller_asks_within_bounds(
-    server: ssl.SSLContext,
-    client: ssl.SSLContext,
+    tls: Tls,
     asked: int | None,
     taken: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_pair(server, client) as (one, other):
+    async with tls.open_pair() as (one, other):
         await one.send_all(b"x")
         asked_of_system: list[int] = []
 
@@ -207,9 +202,7 @@ async def test_socket_is_read_as_the_caller_asks_within_bounds(
         assert asked_of_system == [taken]
 
 
-async def test_one_send_is_one_write(
-    server: ssl.SSLContext, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_send_is_one_write(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
     def counted(stream: TlsStream, data: bytes) -> int:
@@ -217,17 +210,15 @@ async def test_one_send_is_one_write(
         return write(stream, data)
 
     write = TlsStream._write
-    async with open_pair(server, client) as (one, _):
+    async with tls.open_pair() as (one, _):
         monkeypatch.setattr(TlsStream, "_write", counted)
         await one.send_all(bytes(60_000))  # four records
         monkeypatch.undo()
     assert len(written) == 1
 
 
-async def test_what_is_sent_now_leaves_without_a_checkpoint(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_what_is_sent_now_leaves_without_a_checkpoint(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         with trio.testing.assert_no_checkpoints():
             assert one.send_now(b"now ")
             assert one.send_now(b"and again, ")
@@ -238,10 +229,8 @@ async def test_what_is_sent_now_leaves_without_a_checkpoint(
         assert received == b"now and again, and as ever"
 
 
-async def test_rest_of_what_is_sent_now_follows_with_the_next_send(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client, buffer=4096) as (one, other):
+async def test_rest_of_what_is_sent_now_follows_with_the_next_send(tls: Tls) -> None:
+    async with tls.open_pair(buffer=4096) as (one, other):
         sent, received = random.randbytes(60_000), b""
         assert not one.send_now(sent)
         async with trio.open_nursery() as nursery:
@@ -251,8 +240,8 @@ async def test_rest_of_what_is_sent_now_follows_with_the_next_send(
         assert received == sent
 
 
-async def test_sending_now_fails_as_any_send(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    one, other = await pair(server, client, buffer=4096)
+async def test_sending_now_fails_as_any_send(tls: Tls) -> None:
+    one, other = await tls.pair(buffer=4096)
     async with background(lambda: send_until_it_blocks(one)):
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):
@@ -265,8 +254,8 @@ async def test_sending_now_fails_as_any_send(server: ssl.SSLContext, client: ssl
     await other.aclose()
 
 
-async def test_close_notify_is_the_end(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_close_notify_is_the_end(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         await one.send_all(b"the last words")
         one.send_close_notify()
         assert await receive_all(other) == b"the last words"
@@ -275,18 +264,16 @@ async def test_close_notify_is_the_end(server: ssl.SSLContext, client: ssl.SSLCo
         assert await one.receive_some() == b"understood"
 
 
-async def test_connection_that_ends_without_close_notify_has_ended(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_connection_that_ends_without_close_notify_has_ended(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         await one.send_all(b"cut")
         await one.transport_stream.send_eof()
         assert await receive_all(other) == b"cut"
         assert await other.receive_some() == b""
 
 
-async def test_connection_that_is_reset_is_broken(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_connection_that_is_reset_is_broken(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         await other.send_all(b"never read")
         await one.transport_stream.aclose()  # with bytes unread: a reset
         with pytest.raises(trio.BrokenResourceError):
@@ -295,10 +282,8 @@ async def test_connection_that_is_reset_is_broken(server: ssl.SSLContext, client
             await other.send_all(b"x")
 
 
-async def test_damaged_record_breaks_the_stream_and_the_peer_learns_it(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_damaged_record_breaks_the_stream_and_the_peer_learns_it(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         one._tls.write(b"to be damaged")
         data = bytearray(one._outgoing.read())
         data[-1] ^= 1
@@ -311,10 +296,8 @@ async def test_damaged_record_breaks_the_stream_and_the_peer_learns_it(
         assert "BAD_RECORD_MAC" in str(caught.value.__cause__)
 
 
-async def test_send_that_is_cancelled_breaks_the_stream(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client, 4096) as (one, _):
+async def test_send_that_is_cancelled_breaks_the_stream(tls: Tls) -> None:
+    async with tls.open_pair(4096) as (one, _):
         await send_until_it_blocks(one)
         with pytest.raises(trio.BrokenResourceError):
             await one.send_all(b"x")
@@ -322,10 +305,8 @@ async def test_send_that_is_cancelled_breaks_the_stream(
             await one.receive_some()
 
 
-async def test_send_that_is_cancelled_before_it_begins_changes_nothing(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_send_that_is_cancelled_before_it_begins_changes_nothing(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         with trio.CancelScope() as scope:
             scope.cancel()
             await one.send_all(b"never sent")
@@ -333,10 +314,8 @@ async def test_send_that_is_cancelled_before_it_begins_changes_nothing(
         assert await other.receive_some() == b"sent"
 
 
-async def test_receive_that_is_cancelled_loses_nothing(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
-    async with open_pair(server, client) as (one, other):
+async def test_receive_that_is_cancelled_loses_nothing(tls: Tls) -> None:
+    async with tls.open_pair() as (one, other):
         with trio.move_on_after(0):
             await other.receive_some()
         with trio.CancelScope() as scope:
@@ -349,9 +328,9 @@ async def test_receive_that_is_cancelled_loses_nothing(
         assert await other.receive_some() == b"ole"
 
 
-async def test_handshake_that_is_cancelled_breaks_the_stream(client: ssl.SSLContext) -> None:
+async def test_handshake_that_is_cancelled_breaks_the_stream(tls: Tls) -> None:
     near, far = sockets()
-    async with TlsStream(near, client) as stream, far:
+    async with TlsStream(near, tls.client) as stream, far:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.do_handshake)
@@ -361,8 +340,8 @@ async def test_handshake_that_is_cancelled_breaks_the_stream(client: ssl.SSLCont
             await stream.do_handshake()
 
 
-async def test_closing_wakes_a_blocked_sender(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    async with open_pair(server, client, 4096) as (one, _), trio.open_nursery() as nursery:
+async def test_closing_wakes_a_blocked_sender(tls: Tls) -> None:
+    async with tls.open_pair(4096) as (one, _), trio.open_nursery() as nursery:
 
         async def send() -> None:
             with pytest.raises(trio.ClosedResourceError):
@@ -373,9 +352,7 @@ async def test_closing_wakes_a_blocked_sender(server: ssl.SSLContext, client: ss
         await one.aclose()
 
 
-async def test_stream_is_freed_without_the_garbage_collector(
-    server: ssl.SSLContext, client: ssl.SSLContext
-) -> None:
+async def test_stream_is_freed_without_the_garbage_collector(tls: Tls) -> None:
     """A long-lived program runs it rarely, and each connection holds some 50 KiB of OpenSSL's memory."""
 
     def held() -> int:
@@ -385,7 +362,7 @@ async def test_stream_is_freed_without_the_garbage_collector(
     gc.disable()
     try:
         for _ in range(5):
-            async with open_pair(server, client) as (one, other):
+            async with tls.open_pair() as (one, other):
                 await one.send_all(b"x")
                 await other.receive_some()
         del one, other
@@ -395,7 +372,7 @@ async def test_stream_is_freed_without_the_garbage_collector(
 
 
 @pytest.mark.openssl
-async def test_key_updates_of_the_peer_are_answered(server: ssl.SSLContext) -> None:
+async def test_key_updates_of_the_peer_are_answered(tls: Tls) -> None:
     """OpenSSL's client takes a line with ``K`` as the order to update its keys, and to ask for the same."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
@@ -414,7 +391,7 @@ async def test_key_updates_of_the_peer_are_answered(server: ssl.SSLContext) -> N
             assert process.stdin is not None
             assert process.stdout is not None
             tcp = await listener.accept()
-            async with TlsStream(tcp, server, server_side=True) as stream:
+            async with TlsStream(tcp, tls.server, server_side=True) as stream:
                 await stream.do_handshake()
                 shown = b""
                 for number in range(3):
@@ -432,10 +409,8 @@ async def test_key_updates_of_the_peer_are_answered(server: ssl.SSLContext) -> N
     await listener.aclose()
 
 
-async def test_peer_that_asks_and_never_reads_is_cut_off(
-    server: ssl.SSLContext, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_pair(server, client, 4096) as (one, _):
+async def test_peer_that_asks_and_never_reads_is_cut_off(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tls.open_pair(4096) as (one, _):
         monkeypatch.setattr(tls_stream, "MAX_UNSENT_BYTES", 10_000)
         while len(one._unsent) < 10_000:
             one._tls.write(bytes(1000))

@@ -7,8 +7,8 @@ import resource
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tls_stream import TlsStream
-from garlicfarm.transport import AdmissionSlot, Endpoint, Peer
+from garlicfarm.transport import AdmissionSlot, Peer
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 from tests.running import wait_until
+from tests.transports.test_ssl_security import assert_echoes, serving
 
 
 class Counting(SslTransport):
@@ -60,24 +61,6 @@ class Counting(SslTransport):
         return self.drops
 
 
-@asynccontextmanager
-async def serving(transport: SslTransport) -> AsyncIterator[Endpoint]:
-    async def echo(stream: trio.abc.Stream, peer: Peer) -> None:
-        async for data in stream:
-            await stream.send_all(data)
-
-    with trio.fail_after(240):
-        async with trio.open_nursery() as nursery:
-            yield await nursery.start(transport.serve, Endpoint("ssl", "127.0.0.1", 0), echo)
-            nursery.cancel_scope.cancel()
-
-
-async def assert_served(transport: SslTransport, bound: Endpoint) -> None:
-    async with await transport.open_stream(bound) as stream:
-        await stream.send_all(b"hello")
-        assert await stream.receive_some() == b"hello"
-
-
 async def send_for_ever(stream: trio.abc.SendStream) -> None:
     while True:
         await stream.send_all(b"x" * 1000)
@@ -90,7 +73,7 @@ async def test_silent_client_is_cut_at_the_handshake_deadline(tmp_path, monkeypa
         async with await trio.open_tcp_stream(bound.host, bound.port) as silent:
             assert await silent.receive_some() == b""
         assert await transport.dropped(1) == ["timeout"]
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
 
 
 async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_places_come_free(tmp_path):
@@ -103,7 +86,7 @@ async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_plac
             await wait_until(lambda: transport.accepted > number)  # noqa: B023 - it is over when that changes
         assert transport.drops == ["cut", "cut"]
         assert [await stream.receive_some() for stream in silent[:2]] == [b"", b""]  # the oldest
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
         assert transport.drops == ["cut", "cut", "cut"]
         for stream in silent:
             await stream.aclose()
@@ -119,7 +102,7 @@ async def test_silent_clients_of_many_addresses_keep_nobody_out(tmp_path: Path) 
             stream = await trio.open_tcp_stream(bound.host, bound.port, local_address=f"127.0.1.{number}")
             silent.append(stream)
             await wait_until(lambda: admission.taken == number)  # noqa: B023
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
         assert transport.drops == ["cut"]
         assert await silent[0].receive_some() == b""  # the oldest
         for stream in silent:
@@ -139,7 +122,7 @@ async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silen
             await stack.enter_async_context(await trio.open_tcp_stream(bound.host, bound.port))
             await wait_until(lambda: admission.taken == number + 1)  # noqa: B023
         for _ in range(3):
-            await assert_served(transport, bound)
+            await assert_echoes(transport, bound)
         for _ in range(5):
             with pytest.raises(TransportError, match="TLS failed"):
                 await transport.open_stream(bound)
@@ -156,7 +139,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypa
         return sum(isinstance(each, kinds) for each in gc.get_objects())
 
     async with serving(transport) as bound:
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
         await wait_until(lambda: transport.ended == 1)
         gc.collect()
         before = held()
@@ -182,7 +165,7 @@ async def test_clients_that_reset_at_once_cost_their_own_connections(tmp_path: P
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 raw.connect((bound.host, bound.port))
         await transport.dropped(20)
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
     assert transport.drops == ["tls"] * 20
 
 
@@ -190,7 +173,7 @@ async def test_accept_without_free_descriptors_is_survived(tmp_path, caplog):
     transport = Counting(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with serving(transport) as bound:
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
         raw = trio.socket.socket()
         resource.setrlimit(resource.RLIMIT_NOFILE, (raw.fileno(), hard))
         try:
@@ -200,7 +183,7 @@ async def test_accept_without_free_descriptors_is_survived(tmp_path, caplog):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         raw.close()
-        await assert_served(transport, bound)
+        await assert_echoes(transport, bound)
 
 
 async def test_client_that_never_closes_is_cut_after_the_handler_is_done(tmp_path, monkeypatch):
@@ -210,28 +193,21 @@ async def test_client_that_never_closes_is_cut_after_the_handler_is_done(tmp_pat
     async def done(stream: trio.abc.Stream, peer: Peer) -> None:
         await stream.send_all(b"that is all")
 
-    with trio.fail_after(240):
-        async with trio.open_nursery() as nursery:
-            bound = await nursery.start(transport.serve, Endpoint("ssl", "127.0.0.1", 0), done)
-            async with await transport.open_stream(bound) as stream:
-                assert await stream.receive_some() == b"that is all"
-                assert await stream.receive_some() == b""
-                with pytest.raises(trio.BrokenResourceError):
-                    await send_for_ever(stream)  # it has stopped listening, too
-            nursery.cancel_scope.cancel()
+    async with serving(transport, done) as bound, await transport.open_stream(bound) as stream:
+        assert await stream.receive_some() == b"that is all"
+        assert await stream.receive_some() == b""
+        with pytest.raises(trio.BrokenResourceError):
+            await send_for_ever(stream)  # it has stopped listening, too
 
 
 async def test_both_sides_send_small_writes_at_once(tmp_path: Path) -> None:
     transport = Counting(tmp_path)
     seen, options = trio.open_memory_channel[int](1)
 
-    async def note(stream: TlsStream, peer: Peer) -> None:
+    async def note(stream: trio.abc.Stream, peer: Peer) -> None:
+        assert isinstance(stream, TlsStream)
         await seen.send(stream.transport_stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    with trio.fail_after(240):
-        async with trio.open_nursery() as nursery:
-            bound = await nursery.start(transport.serve, Endpoint("ssl", "127.0.0.1", 0), note)
-            async with await transport.open_stream(bound) as stream:
-                assert stream.transport_stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                assert await options.receive()
-            nursery.cancel_scope.cancel()
+    async with serving(transport, note) as bound, await transport.open_stream(bound) as stream:
+        assert stream.transport_stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert await options.receive()

@@ -100,6 +100,16 @@ async def drain(stream: trio.abc.ReceiveStream) -> None:
         pass
 
 
+def connected(early: bytes = b"") -> tuple[WSConnection, WSConnection]:
+    """Client and server after their handshake; ``early``: what came with the server's answer."""
+    web, server = WSConnection(ConnectionType.CLIENT), WSConnection(ConnectionType.SERVER)
+    server.receive_data(web.send(Request(host="a", target="/")))
+    list(server.events())
+    web.receive_data(server.send(AcceptConnection()) + early)
+    assert isinstance(next(web.events()), AcceptConnection)
+    return web, server
+
+
 @pytest.mark.parametrize(
     ("early", "frames", "outcome"),
     [
@@ -115,11 +125,7 @@ async def drain(stream: trio.abc.ReceiveStream) -> None:
     ],
 )
 async def test_frames_are_bytes_or_break_the_stream(early, frames, outcome):
-    web, server = WSConnection(ConnectionType.CLIENT), WSConnection(ConnectionType.SERVER)
-    server.receive_data(web.send(Request(host="a", target="/")))
-    list(server.events())
-    web.receive_data(server.send(AcceptConnection()) + early)
-    assert isinstance(next(web.events()), AcceptConnection)
+    web, _ = connected(early)
     ours, theirs = trio.testing.memory_stream_pair()
     stream = WebSocketStream(ours, web)
     await theirs.send_all(frames)
@@ -147,11 +153,7 @@ def test_ca_that_is_none_is_refused(tmp_path: Path) -> None:
 async def test_server_that_closes_waits_for_the_closing_frame_of_its_peer() -> None:
     """Or a proxy between the two could reset the peer's connection, and lose our last bytes."""
     ours, theirs = trio.testing.memory_stream_pair()
-    web, server = WSConnection(ConnectionType.CLIENT), WSConnection(ConnectionType.SERVER)
-    server.receive_data(web.send(Request(host="a.example", target="/")))
-    list(server.events())
-    web.receive_data(server.send(AcceptConnection()))
-    list(web.events())
+    web, server = connected()
     stream, is_finished = WebSocketStream(ours, server), False
 
     async def finish() -> None:

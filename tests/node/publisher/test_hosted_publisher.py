@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -171,6 +171,14 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return slept
 
 
+@asynccontextmanager
+async def running(**given: Any) -> AsyncIterator[Fake]:
+    """One that runs until the block ends, as until its node ends."""
+    fake = Fake(**given)
+    async with background(fake.hosted.run):
+        yield fake
+
+
 async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) -> None:
     fake = Fake()
     hosted, plugin = fake.hosted, fake.plugin
@@ -201,8 +209,9 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
 
 
 async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(autojump_clock: Clock) -> None:
-    fake = Fake(named=True, forced_index=5)  # an order that is older than the first publication
-    async with background(fake.hosted.run):
+    async with running(
+        named=True, forced_index=5
+    ) as fake:  # an order that is older than the first publication
         await trio.sleep(10)
         assert fake.plugin.done() == ["standby", "publish"]
         fake.forced_index = 9
@@ -216,8 +225,7 @@ async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(a
 
 
 async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clock: Clock) -> None:
-    fake = Fake(named=True, lease_ends_s=43)
-    async with background(fake.hosted.run):
+    async with running(named=True, lease_ends_s=43) as fake:
         await trio.sleep(60)
         assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (38, "retire"), (38, "standby")]
         fake.lease_ends_s = 10**9
@@ -228,8 +236,7 @@ async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clo
 
 async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_clock: Clock) -> None:
     """A lease that runs out while the farm elects a leader costs the publication, not the role."""
-    fake = Fake(named=True, lease_ms=2000, lease_ends_s=8)
-    async with background(fake.hosted.run):
+    async with running(named=True, lease_ms=2000, lease_ends_s=8) as fake:
         await trio.sleep(7.4)
         assert fake.plugin.done() == ["standby", "publish"]
         await trio.sleep(0.2)
@@ -241,8 +248,7 @@ async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_cl
 
 @pytest.mark.parametrize("trouble", [HANG, PublisherError("it does not listen")])
 async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, autojump_clock: Clock) -> None:
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         fake.plugin.done()
         fake.named, fake.plugin.trouble = False, [trouble] * 30
@@ -289,8 +295,7 @@ async def test_role_that_changes_just_before_a_pause_does_not_wait_for_its_end(a
 async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
     autojump_clock: Clock, slept: SimpleNamespace
 ) -> None:
-    fake = Fake(named=True, lease_ends_s=45)
-    async with background(fake.hosted.run):
+    async with running(named=True, lease_ends_s=45) as fake:
         await trio.sleep(20.1)
         assert fake.plugin.done() == ["standby", "publish"]
         slept.ms = 3_600_000
@@ -321,8 +326,7 @@ async def test_publisher_without_a_status_is_left(autojump_clock: Clock) -> None
 
 
 async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clock) -> None:
-    fake = Fake(named=True, lease_ends_s=20)
-    async with background(fake.hosted.run):
+    async with running(named=True, lease_ends_s=20) as fake:
         await trio.sleep(10)
         fake.lease_ends_s, fake.plugin.trouble = 12, [HANG]
     assert fake.plugin.calls[-2:] == [(10, "retire"), (12, "left")]
@@ -337,8 +341,7 @@ async def test_defect_while_the_node_ends_does_not_reach_it(autojump_clock: Cloc
 
 
 async def test_disk_that_hangs_does_not_keep_it_from_stopping(autojump_clock: Clock) -> None:
-    fake = Fake(named=True, lease_ends_s=40, disk_hangs=True)
-    async with background(fake.hosted.run):
+    async with running(named=True, lease_ends_s=40, disk_hangs=True) as fake:
         await trio.sleep(50)
         assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
 
@@ -397,8 +400,7 @@ async def test_publication_that_no_farm_would_take_is_a_defect(answer: Any, auto
 
 
 async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) -> None:
-    fake = Fake()
-    async with background(fake.hosted.run):
+    async with running() as fake:
         await trio.sleep(4)
         fake.named, fake.plugin.trouble = True, [HANG]
         await trio.sleep(5)
@@ -427,8 +429,7 @@ async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autoju
 
 
 async def test_order_that_cannot_be_made_is_a_problem_and_is_made_later(autojump_clock: Clock) -> None:
-    fake = Fake(named=True, cannot_order="no such date")
-    async with background(fake.hosted.run):
+    async with running(named=True, cannot_order="no such date") as fake:
         await trio.sleep(11)
         assert (fake.hosted.problem, fake.hosted.is_publishing) == ("no such date", False)
         assert fake.plugin.done() == ["standby"]
@@ -443,8 +444,7 @@ async def test_order_that_cannot_be_made_is_a_problem_and_is_made_later(autojump
 
 
 async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock) -> None:
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         fake.plugin.stands = False
         await trio.sleep(2)
@@ -453,8 +453,7 @@ async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock)
 
 async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(autojump_clock: Clock) -> None:
     """Its node leaves `meta.publishing` out meanwhile, so that the farm names another one."""
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         fake.plugin.stands = False
         fake.plugin.trouble = [None, *[PublisherError("the router is gone")] * 4]
@@ -467,8 +466,7 @@ async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(aut
 
 
 async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_clock: Clock) -> None:
-    fake = Fake()
-    async with background(fake.hosted.run):
+    async with running() as fake:
         await trio.sleep(20)
         assert fake.hosted.is_ready
         fake.plugin.trouble = [PublisherError("the router is gone")] * 2
@@ -519,8 +517,7 @@ async def test_plugin_that_changes_all_the_time_is_not_asked_all_the_time(autoju
 async def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lost(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         fake.plugin.standby_takes_s = 5
         fake.named = False
@@ -534,8 +531,7 @@ async def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lo
 async def test_successor_is_announced_once_even_while_the_plugin_gets_ready_again(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         assert fake.hosted.published == fake.published[0]
         fake.plugin.done()
@@ -569,8 +565,7 @@ async def test_successor_that_cannot_be_announced_does_no_harm(
 
 
 async def test_successor_is_not_announced_once_the_node_publishes_again(autojump_clock: Clock) -> None:
-    fake = Fake(named=True)
-    async with background(fake.hosted.run):
+    async with running(named=True) as fake:
         await trio.sleep(10)
         fake.hosted.announce(b"successor")
         await trio.sleep(10)
