@@ -61,6 +61,18 @@ def answer(
     return verdict
 
 
+def accepted(credentials: Mapping[str, FarmCredentials], data: bytes) -> Accepted:
+    verdict = answer(credentials, data)
+    assert isinstance(verdict, Accepted)
+    return verdict
+
+
+def rejected(credentials: Mapping[str, FarmCredentials], data: bytes) -> Rejected:
+    verdict = answer(credentials, data)
+    assert isinstance(verdict, Rejected)
+    return verdict
+
+
 def play(
     initiator: Initiator, credentials: Mapping[str, FarmCredentials]
 ) -> tuple[list[Accepted | Rejected], Accepted]:
@@ -79,6 +91,15 @@ def cached(credentials: Mapping[str, FarmCredentials]) -> ChallengeCache:
     cache = ChallengeCache()
     play(make_initiator(cache), credentials)
     return cache
+
+
+def second_request(
+    credentials: Mapping[str, FarmCredentials] | None = None, *, key: str = "", **options: Any
+) -> tuple[Initiator, Accepted | Rejected]:
+    """One that logs in with a challenge that it knows, and what its request is answered."""
+    credentials = credentials or make_credentials()
+    initiator = make_initiator(cached(credentials), **options)
+    return initiator, answer(credentials, initiator.request("cafe", key))
 
 
 def test_host_beyond_ascii_is_sent_as_a_header_can_carry_it() -> None:
@@ -104,8 +125,7 @@ def test_first_login_speaks_the_proposals_bytes() -> None:
         b"Connection: close\r\n"
         b"\r\n"
     )
-    response_1 = answer(credentials, request_1)
-    assert isinstance(response_1, Rejected)
+    response_1 = rejected(credentials, request_1)
     assert response_1.reason == "challenge"
     assert re.fullmatch(
         rb"HTTP/1.1 401 Unauthorized\r\n"
@@ -132,8 +152,7 @@ def test_first_login_speaks_the_proposals_bytes() -> None:
         rb"\r\n",
         request_2,
     )
-    response_2 = answer(credentials, request_2)
-    assert isinstance(response_2, Accepted)
+    response_2 = accepted(credentials, request_2)
     assert re.fullmatch(
         rb"HTTP/1.1 101 Switching Protocols\r\n"
         rb"Connection: Upgrade\r\n"
@@ -189,8 +208,7 @@ def test_wrong_password_or_unknown_user_raises_after_one_try(options: dict[str, 
     credentials = make_credentials()
     initiator = make_initiator(**options)
     initiator.receive(answer(credentials, initiator.request("cafe")).reply)
-    refusal = answer(credentials, initiator.request("cafe"))
-    assert isinstance(refusal, Rejected)
+    refusal = rejected(credentials, initiator.request("cafe"))
     assert refusal.reason == "password"
     assert refusal.reply.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
     assert b"stale" not in refusal.reply
@@ -217,13 +235,11 @@ def test_restarted_server_calls_a_cached_challenge_stale_and_lets_the_second_try
 
 @pytest.mark.parametrize("change", [(b"restricted", b"elsewhere"), (b"SHA-256", b"SHA-512-256")])
 def test_changed_realm_or_algorithm_is_tried_once_more(change: tuple[bytes, bytes]) -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials), password="wrong")
-    refusal = answer(credentials, initiator.request("cafe")).reply
-    assert initiator.receive(refusal.replace(*change)) == NewStream()
+    initiator, refusal = second_request(password="wrong")
+    assert initiator.receive(refusal.reply.replace(*change)) == NewStream()
     initiator.request("cafe")
     with pytest.raises(AuthError):
-        initiator.receive(refusal.replace(*change))
+        initiator.receive(refusal.reply.replace(*change))
 
 
 def test_server_that_calls_its_own_new_nonce_stale_is_given_up() -> None:
@@ -240,8 +256,7 @@ def test_replayed_request_2_is_refused() -> None:
     credentials = make_credentials()
     request = make_initiator(cached(credentials)).request("cafe")
     assert isinstance(answer(credentials, request), Accepted)
-    replay = answer(credentials, request)
-    assert isinstance(replay, Rejected)
+    replay = rejected(credentials, request)
     assert replay.reason == "stale"
 
 
@@ -252,11 +267,9 @@ def test_basic_is_answered_like_no_credentials() -> None:
 
 
 def test_wrong_rspauth_means_the_server_does_not_know_the_password() -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials))
-    reply = answer(credentials, initiator.request("cafe")).reply
+    initiator, verdict = second_request()
     with pytest.raises(AuthError, match="wrong rspauth"):
-        initiator.receive(re.sub(rb'rspauth="..', b'rspauth="zz', reply))
+        initiator.receive(re.sub(rb'rspauth="..', b'rspauth="zz', verdict.reply))
 
 
 @pytest.mark.parametrize("visited", [False, True])
@@ -296,9 +309,7 @@ def test_equal_farm_ids_are_told_to_both_sides() -> None:
 
 
 def test_another_farm_id_is_refused_with_both_named() -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials), farm_id=b"\xee" * 16)
-    refusal = answer(credentials, initiator.request("cafe"))
+    initiator, refusal = second_request(farm_id=b"\xee" * 16)
     assert isinstance(refusal, Rejected)
     assert refusal.reason == "other-farm"
     with pytest.raises(RemoteProtocolError, match=f"farm id is {FARM_ID.hex()}, not {'ee' * 16}"):
@@ -306,11 +317,9 @@ def test_another_farm_id_is_refused_with_both_named() -> None:
 
 
 def test_initiator_refuses_a_101_of_another_farm() -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials), farm_id=FARM_ID)
-    reply = answer(credentials, initiator.request("cafe")).reply
+    initiator, verdict = second_request(farm_id=FARM_ID)
     with pytest.raises(RemoteProtocolError, match="it belongs to another farm"):
-        initiator.receive(reply.replace(b"Id: 0001", b"Id: ff01"))
+        initiator.receive(verdict.reply.replace(b"Id: 0001", b"Id: ff01"))
 
 
 def test_farm_id_and_extensions_never_travel_in_request_1() -> None:
@@ -358,11 +367,12 @@ def test_leader_that_cannot_be_sent_is_left_out(leader: tuple[int, str] | None) 
 
 
 def test_malformed_leader_hint_is_the_servers_fault() -> None:
-    credentials = make_credentials(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1"))
-    initiator = make_initiator(cached(credentials), extensions={"leader-hint": "1"})
-    reply = answer(credentials, initiator.request("cafe")).reply
+    initiator, verdict = second_request(
+        make_credentials(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1")),
+        extensions={"leader-hint": "1"},
+    )
     with pytest.raises(RemoteProtocolError, match="Garlic-Farm-Leader"):
-        initiator.receive(reply.replace(b"Leader: 2", b"Leader: two"))
+        initiator.receive(verdict.reply.replace(b"Leader: 2", b"Leader: two"))
 
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455 §1.3
@@ -384,11 +394,9 @@ def test_key_for_a_proxy_travels_in_request_2_alone_and_is_checked() -> None:
 
 @pytest.mark.parametrize("instead", [b"", b"Sec-WebSocket-Accept: " + ACCEPT.swapcase() + b"\r\n"])
 def test_key_that_is_not_accepted_means_that_no_farm_answered(instead: bytes) -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials))
-    reply = answer(credentials, initiator.request("cafe", KEY)).reply
+    initiator, verdict = second_request(key=KEY)
     with pytest.raises(RemoteProtocolError, match="Sec-WebSocket-Accept"):
-        initiator.receive(re.sub(rb"Sec-WebSocket-Accept:.*\r\n", instead, reply))
+        initiator.receive(re.sub(rb"Sec-WebSocket-Accept:.*\r\n", instead, verdict.reply))
 
 
 def test_websocket_key_is_accepted_as_in_rfc_6455_and_the_stream_stays_raw() -> None:
@@ -399,8 +407,7 @@ def test_websocket_key_is_accepted_as_in_rfc_6455_and_the_stream_stays_raw() -> 
         .request("cafe")
         .replace(b"Upgrade: websocket\r\n", b"Upgrade: websocket\r\n" + key)
     )
-    verdict = answer(credentials, request + b"\x01raw")
-    assert isinstance(verdict, Accepted)
+    verdict = accepted(credentials, request + b"\x01raw")
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in verdict.reply
     assert verdict.leftover == b"\x01raw"
 
@@ -408,8 +415,7 @@ def test_websocket_key_is_accepted_as_in_rfc_6455_and_the_stream_stays_raw() -> 
 def test_right_credentials_without_upgrade_get_426() -> None:
     credentials = make_credentials()
     request = make_initiator(cached(credentials)).request("cafe").replace(b"Upgrade: websocket\r\n", b"")
-    verdict = answer(credentials, request)
-    assert isinstance(verdict, Rejected)
+    verdict = rejected(credentials, request)
     assert verdict.reason == "no-upgrade"
     assert verdict.reply.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
 
@@ -453,8 +459,7 @@ def request_bytes(method: str, target: str, *headers: str) -> bytes:
     ],
 )
 def test_every_other_request_gets_the_one_404(method: str, target: str, headers: tuple[str, ...]) -> None:
-    verdict = answer(make_credentials(), request_bytes(method, target, *headers))
-    assert isinstance(verdict, Rejected)
+    verdict = rejected(make_credentials(), request_bytes(method, target, *headers))
     assert (verdict.reason, verdict.reply) == ("not-found", NOT_FOUND)
 
 
@@ -476,16 +481,14 @@ def test_head_gets_the_404_without_its_body(target: str) -> None:
     ],
 )
 def test_what_is_no_http_gets_400(data: bytes) -> None:
-    verdict = answer(make_credentials(), data)
-    assert isinstance(verdict, Rejected)
+    verdict = rejected(make_credentials(), data)
     assert (verdict.reason, verdict.pending) == ("bad-request", True)
     assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert verdict.reply.endswith(b"Connection: close\r\n\r\nBad Request\n")
 
 
 def test_tls_where_none_is_spoken_gets_400_and_its_own_reason() -> None:
-    verdict = answer(make_credentials(), b"\x16\x03\x01\x02\x00\x01\x00")
-    assert isinstance(verdict, Rejected)
+    verdict = rejected(make_credentials(), b"\x16\x03\x01\x02\x00\x01\x00")
     assert (verdict.reason, verdict.pending) == ("tls", True)
     assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
@@ -506,8 +509,7 @@ def test_header_block_beyond_the_limit_gets_431_complete_or_not(target: str, end
     fits = head + b"x" * (HEADER_LIMIT - len(head) - len(end)) + end
     verdict = Responder(make_credentials()).receive(fits, NOW_S, RANDOM)
     assert (verdict is None) if not end else isinstance(verdict, Rejected) and verdict.reason != "too-large"
-    verdict = answer(make_credentials(), fits[: len(fits) - len(end)] + b"x" + end)
-    assert isinstance(verdict, Rejected)
+    verdict = rejected(make_credentials(), fits[: len(fits) - len(end)] + b"x" + end)
     assert verdict.reason == "too-large"
     assert verdict.reply.startswith(b"HTTP/1.1 431 ")
 
@@ -631,11 +633,9 @@ def test_answer_that_ends_before_it_began_raises() -> None:
 
 
 def test_upgrade_to_something_else_raises() -> None:
-    credentials = make_credentials()
-    initiator = make_initiator(cached(credentials))
-    reply = answer(credentials, initiator.request("cafe")).reply
+    initiator, verdict = second_request()
     with pytest.raises(RemoteProtocolError, match="another protocol"):
-        initiator.receive(reply.replace(b"Upgrade: websocket", b"Upgrade: h2c"))
+        initiator.receive(verdict.reply.replace(b"Upgrade: websocket", b"Upgrade: h2c"))
 
 
 def test_interim_responses_are_passed_over() -> None:

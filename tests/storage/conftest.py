@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ GENESIS = Genesis(
 
 
 @pytest.fixture
-def genesis() -> Genesis:
-    return GENESIS
-
-
-@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """The directory of a new store."""
     create_store(tmp_path / "farm", GENESIS)
@@ -35,28 +29,19 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "_SEGMENT_BYTES", 2000)
 
 
-@pytest.fixture
-def write() -> Callable[[LogStore, list[Persist]], object]:
-    """A coroutine function: write steps through a `Writer`, which closes the log's files."""
-
-    async def write_steps(store: LogStore, steps: list[Persist]) -> list[int]:
-        tokens: list[int] = []
-        writer = Writer(store, tokens.append)
-        for step in steps:
-            writer.submit(step)
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await writer.run()
-        return tokens
-
-    return write_steps
+async def write(store: LogStore, steps: list[Persist]) -> list[int]:
+    """Write steps through a `Writer`, which closes the log's files. Returns the tokens reported."""
+    tokens: list[int] = []
+    writer = Writer(store, tokens.append)
+    for step in steps:
+        writer.submit(step)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await writer.run()
+    return tokens
 
 
-@pytest.fixture
-def entry() -> Callable[..., Entry]:
-    def make(
-        index: int, term: int = 1, value: bytes | None = None, kind: ValueType = ValueType.APPLICATION
-    ) -> Entry:
-        return Entry(index, term, kind, f"value {index}".encode() if value is None else value)
-
-    return make
+def entry(
+    index: int, term: int = 1, value: bytes | None = None, kind: ValueType = ValueType.APPLICATION
+) -> Entry:
+    return Entry(index, term, kind, b"value %d" % index if value is None else value)

@@ -23,7 +23,6 @@ CHILD = (sys.executable, compaction_child.__file__)
 def run_until_killed(directory: Path, lines: int) -> int:
     """The last index that was reported durable."""
     with subprocess.Popen([*CHILD, str(directory)], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         told = [child.stdout.readline() for _ in range(lines)]
         child.kill()
         told += child.stdout.readlines()

@@ -84,7 +84,6 @@ def test_open_while_held_by_another_process_is_in_use_until_that_dies(data: Path
         "with DataDirectory.open(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(data)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StorageInUse, match="another process"), DataDirectory.open(data):
             pass

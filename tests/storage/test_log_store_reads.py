@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -27,18 +26,16 @@ from garlicfarm.storage import (
     write_snapshot,
 )
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
-
-Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
-Make = Callable[..., Entry]
+from tests.storage.conftest import GENESIS, entry, write
 
 
-def test_new_store_is_empty_and_knows_its_genesis(directory: Path, genesis: Genesis) -> None:
+def test_new_store_is_empty_and_knows_its_genesis(directory: Path) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
         read_side: Storage = store
-        assert read_side.initial_state() == (HardState(), genesis.configuration)
+        assert read_side.initial_state() == (HardState(), GENESIS.configuration)
         assert (read_side.first_index(), read_side.last_index(), read_side.term(0)) == (1, 0, 0)
-        assert read_side.snapshot() == SnapshotMeta(0, 0, genesis.configuration, 0)
-        assert store.genesis == genesis
+        assert read_side.snapshot() == SnapshotMeta(0, 0, GENESIS.configuration, 0)
+        assert store.genesis == GENESIS
     assert {path.stat().st_mode & 0o777 for path in (directory / "log").iterdir()} == {0o600}
 
 
@@ -63,18 +60,18 @@ def test_open_for_another_farm_is_refused(directory: Path) -> None:
         LogStore.open(directory, farm="other")
 
 
-def test_create_over_a_store_refuses_and_changes_nothing(directory: Path, genesis: Genesis) -> None:
+def test_create_over_a_store_refuses_and_changes_nothing(directory: Path) -> None:
     (segment,) = (directory / "log").glob("*.seg")
     before = segment.read_bytes()
     with pytest.raises(StorageError, match="never overwritten"):
-        create_store(directory, genesis)
+        create_store(directory, GENESIS)
     assert segment.read_bytes() == before
 
 
-def test_store_of_0_1_is_refused_and_not_changed(tmp_path: Path, genesis: Genesis) -> None:
+def test_store_of_0_1_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "log.db").write_bytes(b"SQLite format 3")
     for use in (
-        lambda: create_store(tmp_path, genesis),
+        lambda: create_store(tmp_path, GENESIS),
         lambda: LogStore.open(tmp_path, farm="farm"),
         lambda: read_genesis(tmp_path),
     ):
@@ -83,10 +80,10 @@ def test_store_of_0_1_is_refused_and_not_changed(tmp_path: Path, genesis: Genesi
     assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
 
 
-def test_create_after_an_interrupted_one_starts_again(tmp_path: Path, genesis: Genesis) -> None:
+def test_create_after_an_interrupted_one_starts_again(tmp_path: Path) -> None:
     (tmp_path / "log.part").mkdir()
     (tmp_path / "log.part" / "0000000001.seg").write_bytes(b"half a store")
-    create_store(tmp_path, genesis)
+    create_store(tmp_path, GENESIS)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
     LogStore.open(tmp_path, farm="farm").close()
 
@@ -97,9 +94,7 @@ def test_store_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) ->
         LogStore.open(tmp_path, farm="farm")
 
 
-async def test_entries_of_tail_and_disk_obey_the_same_bounds(
-    directory: Path, write: Write, entry: Make
-) -> None:
+async def test_entries_of_tail_and_disk_obey_the_same_bounds(directory: Path) -> None:
     written = [entry(index, term=index // 4 + 1, value=bytes(10)) for index in range(1, 11)]
     store = LogStore.open(directory, farm="farm")
     await write(store, [Persist(0, HardState(3, 2, 10), None, tuple(written))])
@@ -122,9 +117,7 @@ async def test_entries_of_tail_and_disk_obey_the_same_bounds(
     store.close()
 
 
-async def test_initial_state_gives_the_configuration_in_force_at_the_commit_index(
-    directory: Path, write: Write, entry: Make, genesis: Genesis
-) -> None:
+async def test_initial_state_gives_the_configuration_in_force_at_the_commit_index(directory: Path) -> None:
     later = [Configuration(index, 0, (ClusterServer(index, f"ssl://{index}"),)) for index in (2, 4)]
     log = (
         entry(1),
@@ -132,7 +125,7 @@ async def test_initial_state_gives_the_configuration_in_force_at_the_commit_inde
         entry(3),
         entry(4, value=encode_configuration(later[1]), kind=ValueType.CONFIGURATION),
     )
-    expected = [genesis.configuration, genesis.configuration, later[0], later[0], later[1]]
+    expected = [GENESIS.configuration, GENESIS.configuration, later[0], later[0], later[1]]
     for commit, configuration in enumerate(expected):
         store = LogStore.open(directory, farm="farm")
         await write(store, [Persist(commit, HardState(1, 1, commit), None, log if commit == 0 else ())])
@@ -140,9 +133,7 @@ async def test_initial_state_gives_the_configuration_in_force_at_the_commit_inde
         store.close()
 
 
-async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(
-    directory: Path, write: Write, entry: Make
-) -> None:
+async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(directory: Path) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
         await write(store, [Persist(0, None, None, (entry(1), entry(2)))])
     (segment,) = (directory / "log").glob("*.seg")
@@ -157,12 +148,10 @@ async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(
             store.term(2)
 
 
-def test_first_entries_lie_in_the_new_log_and_no_member_votes_in_their_term(
-    tmp_path: Path, genesis: Genesis
-) -> None:
-    create_store(tmp_path / "farm", genesis, [b"one", b"two"])
+def test_first_entries_lie_in_the_new_log_and_no_member_votes_in_their_term(tmp_path: Path) -> None:
+    create_store(tmp_path / "farm", GENESIS, [b"one", b"two"])
     with closing(LogStore.open(tmp_path / "farm", farm="farm")) as store:
-        assert store.initial_state() == (HardState(term=1), genesis.configuration)
+        assert store.initial_state() == (HardState(term=1), GENESIS.configuration)
         assert store.entries(1, 3, 100) == [
             Entry(index, 1, ValueType.APPLICATION, value) for index, value in ((1, b"one"), (2, b"two"))
         ]
@@ -181,17 +170,16 @@ def test_size_is_told_though_a_file_is_deleted_meanwhile(
 
 
 async def test_snapshot_without_a_count_is_counted_where_the_log_reaches_back_to_its_beginning(
-    directory: Path, write: Write, entry: Make, genesis: Genesis
+    directory: Path,
 ) -> None:
     change = encode_configuration(Configuration(2, 0, (ClusterServer(1, "ssl://b:27150"),)))
     log = (entry(1), entry(2, value=change, kind=ValueType.CONFIGURATION), entry(3), entry(4))
     with closing(LogStore.open(directory, farm="farm")) as store:
         await write(store, [Persist(1, HardState(1, 1, 4), None, log)])
-    born = (genesis.farm_id, genesis.application, genesis.algorithm)
+    born = (GENESIS.farm_id, GENESIS.application, GENESIS.algorithm)
     write_snapshot(directory / SNAPSHOTS, Snapshot(*born, 3, 1, Configuration(2, 0), (), None, b"state"))
     with closing(LogStore.open(directory, farm="farm")) as store:
         assert store.snapshot().application_entries == 2
-        assert store.restored is not None
         assert store.restored.meta == store.snapshot()
         writer = Writer(store, lambda token: None)
         writer.compact(1)

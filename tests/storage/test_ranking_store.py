@@ -180,7 +180,6 @@ for batch in range(100_000):
 
 def test_killed_process_leaves_the_ranking_that_it_confirmed_last(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
         confirmed = [int(writer.stdout.readline()) for _ in range(120)]
         writer.send_signal(signal.SIGKILL)
         confirmed += [int(line) for line in writer.stdout.read().splitlines()]

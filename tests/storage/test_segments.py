@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -271,14 +271,20 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
+def flips(data: bytes, size: int | None = None) -> Iterator[bytes]:
+    """``data`` with each of its bits flipped, of the first ``size`` bytes."""
+    for bit in range((len(data) if size is None else size) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+
+
 def test_every_flipped_bit_of_the_segments_is_damage(directory: Path) -> None:
     found(directory)
     for number in list_segments(directory):
         path = directory / segment_name(number)
         sound = path.read_bytes()
-        for bit in range(len(sound) * 8):
-            flipped = bytearray(sound)
-            flipped[bit // 8] ^= 1 << bit % 8
+        for flipped in flips(sound):
             path.write_bytes(flipped)
             with pytest.raises(Corrupt):
                 read_log(directory)
@@ -288,9 +294,7 @@ def test_every_flipped_bit_of_the_segments_is_damage(directory: Path) -> None:
 def test_every_flipped_bit_of_synced_is_harmless(directory: Path) -> None:
     before, path = found(directory), directory / "synced"
     sound = path.read_bytes()
-    for bit in range(len(sound) * 8):
-        flipped = bytearray(sound)
-        flipped[bit // 8] ^= 1 << bit % 8
+    for flipped in flips(sound):
         path.write_bytes(flipped)
         assert found(directory) == before
 
@@ -300,9 +304,7 @@ def test_without_synced_every_flipped_bit_but_in_the_last_frame_is_damage(direct
     last = len(read_log(directory).unsynced)
     path = directory / segment_name(2)
     sound = path.read_bytes()
-    for bit in range((len(sound) - last) * 8):
-        flipped = bytearray(sound)
-        flipped[bit // 8] ^= 1 << bit % 8
+    for flipped in flips(sound, len(sound) - last):
         path.write_bytes(flipped)
         with pytest.raises(Corrupt):
             read_log(directory)

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +34,7 @@ from garlicfarm.storage.segments import read_log
 from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 from tests.storage import compaction_child
+from tests.storage.conftest import write
 
 ROOT = Path(__file__).parents[2]
 CHILD = (sys.executable, compaction_child.__file__)
@@ -186,10 +186,7 @@ def log(last: int) -> list[Entry]:
     ]
 
 
-Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
-
-
-async def fill(directory: Path, write: Write, last: int, *compact: int) -> None:
+async def fill(directory: Path, last: int, *compact: int) -> None:
     """Entries up to ``last``, all committed, written and then compacted."""
     with closing(LogStore.open(directory, farm="farm")) as store:
         await write(store, [Persist(0, HardState(3, 2, last), None, tuple(log(last)))])
@@ -211,8 +208,8 @@ async def compacted(directory: Path, *upto: int) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_log_compacted_begins_after_its_boundary(directory: Path, write: Write) -> None:
-    await fill(directory, write, 120)
+async def test_log_compacted_begins_after_its_boundary(directory: Path) -> None:
+    await fill(directory, 120)
     with closing(LogStore.open(directory, farm="farm")) as store:
         before = store.entries(91, 121, 1 << 20)
         assert store.restored is None
@@ -233,8 +230,8 @@ async def test_log_compacted_begins_after_its_boundary(directory: Path, write: W
         assert store.problems == []
 
 
-async def test_configuration_in_force_outlives_the_entry_that_held_it(directory: Path, write: Write) -> None:
-    await fill(directory, write, 45)
+async def test_configuration_in_force_outlives_the_entry_that_held_it(directory: Path) -> None:
+    await fill(directory, 45)
     write_snapshot(directory / SNAPSHOTS, snapshot(45, 2))
     await compacted(directory, 6)
     with closing(LogStore.open(directory, farm="farm")) as store:
@@ -245,7 +242,7 @@ async def test_configuration_in_force_outlives_the_entry_that_held_it(directory:
         assert store.initial_state()[0] == HardState(3, 2, 45)
 
 
-async def test_commit_index_is_not_below_the_snapshot(directory: Path, write: Write) -> None:
+async def test_commit_index_is_not_below_the_snapshot(directory: Path) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
         await write(store, [Persist(0, HardState(3, 2, 5), None, tuple(log(20)))])
     write_snapshot(directory / SNAPSHOTS, snapshot(18))
@@ -253,8 +250,8 @@ async def test_commit_index_is_not_below_the_snapshot(directory: Path, write: Wr
         assert store.initial_state()[0] == HardState(3, 2, 18)
 
 
-async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path, write: Write) -> None:
-    await fill(directory, write, 120)
+async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path) -> None:
+    await fill(directory, 120)
     for index, term in ((60, 3), (100, 4), (110, 4)):
         write_snapshot(directory / SNAPSHOTS, snapshot(index, term))
     await compacted(directory, 90)
@@ -287,18 +284,16 @@ async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path, writ
     ],
 )
 async def test_snapshot_of_something_else_is_not_believed(
-    directory: Path, write: Write, strange: Snapshot, problem: str
+    directory: Path, strange: Snapshot, problem: str
 ) -> None:
-    await fill(directory, write, 120)
+    await fill(directory, 120)
     write_snapshot(directory / SNAPSHOTS, strange)
     with closing(LogStore.open(directory, farm="farm")) as store:
         assert store.restored is None
         assert problem in store.problems[0]
 
 
-async def test_compaction_beside_appends_gives_segments_back(
-    directory: Path, write: Write, small_segments: None
-) -> None:
+async def test_compaction_beside_appends_gives_segments_back(directory: Path, small_segments: None) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
         entries = log(500)
         for first in range(0, 500, 10):
@@ -327,10 +322,8 @@ async def test_compaction_beside_appends_gives_segments_back(
         assert store.problems == []
 
 
-async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(
-    directory: Path, write: Write
-) -> None:
-    await fill(directory, write, 20)
+async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(directory: Path) -> None:
+    await fill(directory, 20)
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: None)
         for upto in (0, 1, 19, 20, 21):
@@ -346,10 +339,8 @@ async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(
         writer.compact(10)
 
 
-async def test_error_of_a_deletion_ends_the_writer(
-    directory: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fill(directory, write, 20)
+async def test_error_of_a_deletion_ends_the_writer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(directory, 20)
 
     def fail(appender: Appender, before: int) -> None:
         raise OSError(errno.EIO, "disk I/O error")
@@ -363,8 +354,8 @@ async def test_error_of_a_deletion_ends_the_writer(
             await writer.run()
 
 
-async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path, write: Write) -> None:
-    await fill(directory, write, 40)
+async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path) -> None:
+    await fill(directory, 40)
     with closing(LogStore.open(directory, farm="farm")) as store:
         reader = LogReader(store)
         assert reader.surplus(40, 30, 1 << 20) == 10
@@ -383,7 +374,6 @@ def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory:
     reported = 0
     for _ in range(12):
         with subprocess.Popen([*CHILD, str(directory)], stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(rnd.randint(5, 40))]
             child.kill()
             lines += child.stdout.readlines()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,7 @@ from garlicfarm.storage import Genesis, LogStore, Writer, appender, create_store
 from garlicfarm.storage.appender import Appender
 from garlicfarm.storage.segments import read_log
 from garlicfarm.wire import Configuration, ValueType
-
-Make = Callable[..., Entry]
+from tests.storage.conftest import entry
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def unexpected(token: int) -> None:
     pytest.fail(f"{token} was reported")
 
 
-async def test_everything_queued_is_one_batch_reported_once(store: LogStore, entry: Make) -> None:
+async def test_everything_queued_is_one_batch_reported_once(store: LogStore) -> None:
     tokens: list[int] = []
     batches: list[tuple[int, float]] = []
     durable = trio.Event()
@@ -58,7 +57,7 @@ async def test_everything_queued_is_one_batch_reported_once(store: LogStore, ent
     assert (store.last_index(), store.initial_state()[0]) == (100, HardState(1, 1, 100))
 
 
-async def test_report_comes_in_the_trio_thread_when_the_store_shows_it(store: LogStore, entry: Make) -> None:
+async def test_report_comes_in_the_trio_thread_when_the_store_shows_it(store: LogStore) -> None:
     seen: list[int] = []
     last = trio.Event()
 
@@ -80,9 +79,7 @@ async def test_report_comes_in_the_trio_thread_when_the_store_shows_it(store: Lo
     assert set(seen) == {0}
 
 
-async def test_cancellation_writes_and_reports_what_is_queued(
-    store: LogStore, directory: Path, entry: Make
-) -> None:
+async def test_cancellation_writes_and_reports_what_is_queued(store: LogStore, directory: Path) -> None:
     tokens: list[int] = []
     writing = Writer(store, tokens.append)
     writing.submit(Persist(0, HardState(4, 2, 0), None, (entry(1), entry(2))))
@@ -99,7 +96,7 @@ async def test_cancellation_writes_and_reports_what_is_queued(
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_error_ends_run_with_storage_error_and_reports_nothing(
-    store: LogStore, entry: Make, cancelled: bool, monkeypatch: pytest.MonkeyPatch
+    store: LogStore, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -129,23 +126,22 @@ async def test_number_beyond_64_bits_ends_run_with_storage_error(store: LogStore
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (lambda entry: Persist(5), "token 5 after 5"),
-        (lambda entry: Persist(6, None, None, (entry(5),)), "4 is next"),
-        (lambda entry: Persist(6, None, None, (entry(3),)), "4 is next"),
-        (lambda entry: Persist(6, None, None, (entry(4), entry(6))), "4 is next"),
-        (lambda entry: Persist(6, None, 3, (entry(4),)), "3 is next"),
-        (lambda entry: Persist(6, None, 2), "2 are committed"),
-        (lambda entry: Persist(6, None, 5), "2 are committed"),
-        (lambda entry: Persist(6, HardState(1, 1, 4)), "commit index 4"),
-        (lambda entry: Persist(6, HardState(1, 1, 1)), "commit index 1"),
-        (lambda entry: Persist(6, None, None, (entry(4, value=bytes(1001)),)), "are queued"),
+        (Persist(5), "token 5 after 5"),
+        (Persist(6, None, None, (entry(5),)), "4 is next"),
+        (Persist(6, None, None, (entry(3),)), "4 is next"),
+        (Persist(6, None, None, (entry(4), entry(6))), "4 is next"),
+        (Persist(6, None, 3, (entry(4),)), "3 is next"),
+        (Persist(6, None, 2), "2 are committed"),
+        (Persist(6, None, 5), "2 are committed"),
+        (Persist(6, HardState(1, 1, 4)), "commit index 4"),
+        (Persist(6, HardState(1, 1, 1)), "commit index 1"),
+        (Persist(6, None, None, (entry(4, value=bytes(1001)),)), "are queued"),
     ],
 )
 def test_submit_of_a_step_that_does_not_follow_is_refused_and_changes_nothing(
     store: LogStore,
-    entry: Make,
     monkeypatch: pytest.MonkeyPatch,
-    step: Callable[[Make], Persist],
+    step: Persist,
     reason: str,
 ) -> None:
     monkeypatch.setattr(writer, "_MAX_QUEUED_BYTES", 1000)
@@ -154,7 +150,7 @@ def test_submit_of_a_step_that_does_not_follow_is_refused_and_changes_nothing(
         Persist(5, HardState(1, 1, 2), None, (entry(1, value=b""), entry(2, value=b""), entry(3, value=b"")))
     )
     with pytest.raises((LocalProtocolError, StorageError), match=reason):
-        writing.submit(step(entry))
+        writing.submit(step)
     writing.submit(Persist(6, HardState(1, 1, 3), 3, (entry(3), entry(4))))
 
 
@@ -251,7 +247,7 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
 
 
 async def test_compaction_that_is_not_written_deletes_nothing(
-    directory: Path, entry: Make, small_segments: None, monkeypatch: pytest.MonkeyPatch
+    directory: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: Any) -> int:
         raise OSError(errno.EIO, "Input/output error")

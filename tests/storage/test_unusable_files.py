@@ -14,7 +14,7 @@ import pytest
 
 from garlicfarm.credentials.private_files import read_private_bytes
 from garlicfarm.errors import ConfigError, StorageDamaged, StorageError, StorageMissing, StorageVersion
-from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.raft.types import HardState, Persist, SnapshotMeta
 from garlicfarm.storage import (
     SNAPSHOTS,
     DataDirectory,
@@ -29,7 +29,7 @@ from garlicfarm.storage.appender import Appender
 from garlicfarm.storage.segments import read_log, segment_name
 from garlicfarm.storage.snapshots import read_snapshot
 from garlicfarm.wire import ValueType
-from tests.storage.conftest import GENESIS
+from tests.storage.conftest import GENESIS, entry
 
 
 def make_fifo(path: Path) -> None:
@@ -221,10 +221,6 @@ def test_log_whose_snapshots_have_unknown_names_is_another_versions(
     (directory / SNAPSHOTS / "2-1.state").write_bytes(b"?")
     with pytest.raises(StorageVersion, match=r"snapshots holds 2-1\.state"):
         LogStore.open(directory, farm="farm")
-
-
-def entry(index: int) -> Entry:
-    return Entry(index, 1, ValueType.APPLICATION, b"value")
 
 
 def test_data_directory_of_unknown_files_is_refused_and_none_is_made(tmp_path: Path) -> None:
