@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.mutants import Mutant, planted, read_mutants
+
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("room", ["publishing", "raft", "storage", "testing/simulator"])
@@ -12,6 +16,8 @@ def test_each_mutant_changes_what_is_there_once(room: str) -> None:
     for mutant in read_mutants(room).values():
         with planted(mutant):
             pass
+        file, is_test, test = mutant.found_by.partition("::")
+        assert not is_test or f"def {test.partition('[')[0]}(" in (TESTS / room / file).read_text()
 
 
 @pytest.mark.parametrize(

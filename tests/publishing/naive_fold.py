@@ -211,7 +211,6 @@ class NaiveFold:
 
     def score(self, member: int) -> int:
         newest = self.newest(member)
-        assert newest is not None
         parts, weights = score_parts(newest.entry), self.policy()["weights"]
         return sum(weights[one] * (500_000 if parts[one] is None else parts[one]) for one in weights) // 100
 

@@ -406,6 +406,11 @@ class Player:
         return [log.term(index) for index in range(log.first_index, log.last_index + 1)]
 
     @property
+    def member_ids(self) -> list[int]:
+        """Of the Configuration in force."""
+        return [server.id for server in self.node.configuration.servers]
+
+    @property
     def commit(self) -> int:
         return self.node.status().commit
 
@@ -414,6 +419,14 @@ class Player:
         """All that matters, to be compared before and after."""
         status = self.node.status()
         return (status, self.terms, list(self.requests), self.node.deadline_ms)
+
+
+def leader_of(size: int = 3, **options: Any) -> Player:
+    """A leader of term 1 whose first entry is committed and known everywhere."""
+    player = Player(members=range(1, size + 1), **options).lead()
+    while player.requests:
+        player.accept()
+    return player
 
 
 def configuration_entry(term: int, index: int, previous: int, members: Sequence[int] = (1, 2, 3)) -> LogEntry:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.refusals import Refusal
-from tests.raft.playbook import Player
-
-
-def _leader(size: int = 3, **config: Any) -> Player:
-    """A leader whose first entry is committed and known everywhere."""
-    player = Player(members=range(1, size + 1), **config)
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
-    while player.requests:
-        player.accept()
-    return player
+from tests.raft.playbook import Player, leader_of
 
 
 def _beat(player: Player, *answering: int, rounds: int) -> None:
@@ -31,7 +19,7 @@ def _beat(player: Player, *answering: int, rounds: int) -> None:
 
 
 def test_leader_that_nobody_answers_steps_down_after_the_upper_election_timeout() -> None:
-    player = _leader()
+    player = leader_of()
     player.wait(200)
     assert player.node.role is Role.LEADER
     player.wait(1)
@@ -55,45 +43,45 @@ def test_leader_that_nobody_answers_steps_down_after_the_upper_election_timeout(
 def test_leader_stays_as_long_as_a_majority_answers(
     size: int, answering: tuple[int, ...], leads: bool
 ) -> None:
-    player = _leader(size)
+    player = leader_of(size)
     _beat(player, *answering, rounds=12)
     assert (player.node.role is Role.LEADER) is leads
 
 
 def test_majority_that_a_change_of_the_members_made_silent_does_not_keep_the_leader() -> None:
-    player = _leader()
+    player = leader_of()
     player.slow_disk = True
     player.change(Change.REMOVE, 3)
     player.accept(peer=2)  # it is silent from now on
     _beat(player, 3, rounds=5)  # 250 ms
     assert player.node.role is Role.LEADER
     player.sync()
-    assert [server.id for server in player.node.configuration.servers] == [1, 2]
+    assert player.member_ids == [1, 2]
     player.wait(1)
     assert player.node.role is Role.FOLLOWER
 
 
 def test_removal_waits_for_a_majority_of_those_that_stay() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 2, force=True)
     for _ in range(8):  # member 3 is silent
         player.wait(50)
         player.accept(peer=2)
-    assert [server.id for server in player.node.configuration.servers] == [1, 2, 3]
+    assert player.member_ids == [1, 2, 3]
     assert player.node.role is Role.LEADER
     player.accept(peer=3)
-    assert [server.id for server in player.node.configuration.servers] == [1, 3]
+    assert player.member_ids == [1, 3]
 
 
 def test_different_majorities_answering_in_turn_keep_the_leader() -> None:
-    player = _leader(5)
+    player = leader_of(5)
     for pair in ((2, 3), (3, 4), (4, 5), (5, 2)) * 3:
         _beat(player, *pair, rounds=2)
     assert player.node.role is Role.LEADER
 
 
 def test_any_answer_counts_a_refusal_too() -> None:
-    player = _leader()
+    player = leader_of()
     for _ in range(10):
         player.wait(50)
         for peer, seq, request in player.sent():
@@ -103,7 +91,7 @@ def test_any_answer_counts_a_refusal_too() -> None:
 
 
 def test_leader_alone_needs_nobody() -> None:
-    player = _leader(1)
+    player = leader_of(1)
     player.wait(100_000)
     assert player.node.role is Role.LEADER
 
@@ -117,7 +105,7 @@ def test_new_leader_has_the_whole_timeout_to_be_answered() -> None:
 
 
 def test_what_clients_wait_for_is_unknown_and_what_comes_after_is_refused() -> None:
-    player = _leader()
+    player = leader_of()
     player.post(b"client")
     waiting = player.token
     player.propose(b"own", token=70)
@@ -129,14 +117,13 @@ def test_what_clients_wait_for_is_unknown_and_what_comes_after_is_refused() -> N
     with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.propose(b"late")
     late = player.post(b"late")
-    assert late is not None
     assert (late.accepted, late.next_index) == (False, 0)
     assert player.terms == [1, 1, 1]  # what was appended stays, and may be committed yet
 
 
 def test_leader_that_was_paused_steps_down_at_once() -> None:
     """It cannot know what happened meanwhile; the deadline is told late."""
-    player = _leader()
+    player = leader_of()
     _beat(player, 2, 3, rounds=2)
     player.now += 10_000
     player.node.tick(player.now)
@@ -146,7 +133,7 @@ def test_leader_that_was_paused_steps_down_at_once() -> None:
 
 
 def test_answer_that_was_waiting_while_the_leader_was_paused_keeps_no_old_leadership() -> None:
-    player = _leader()
+    player = leader_of()
     player.wait(50)
     (_, seq, request), *_ = player.sent(2)
     player.now += 10_000  # the answer comes first, as `tick` asks for
@@ -155,7 +142,7 @@ def test_answer_that_was_waiting_while_the_leader_was_paused_keeps_no_old_leader
 
 
 def test_leader_that_stepped_down_stands_again_after_a_poll() -> None:
-    player = _leader()
+    player = leader_of()
     player.wait(201)
     player.sent()
     player.campaign()
@@ -163,11 +150,9 @@ def test_leader_that_stepped_down_stands_again_after_a_poll() -> None:
 
 
 def test_leader_that_stepped_down_follows_the_next_one() -> None:
-    player = _leader()
+    player = leader_of()
     player.wait(201)
-    response = player.append(2, (1, 1), source=3)
-    assert response is not None
-    assert response.accepted
+    assert player.append(2, (1, 1), source=3).accepted
     assert player.node.leader == 3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
@@ -11,29 +9,22 @@ from garlicfarm.raft import Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import NO_LEADER, Configuration, MessageType, Request, Response, ValueType
-from tests.raft.playbook import Player, application, configuration, configuration_entry
+from tests.raft.playbook import Player, application, configuration, configuration_entry, leader_of
 
 
 def _answer(destination: int, term: int, next_index: int, accepted: bool) -> Response:
     return Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, destination, term, next_index, accepted)
 
 
-def _leader(**config: Any) -> Player:
-    player = Player(**config).lead()
-    while player.requests:
-        player.accept()
-    return player
-
-
 def test_d8_client_request_is_answered_after_its_commit_with_the_index_behind_its_last_entry() -> None:
-    player = _leader()
+    player = leader_of()
     assert player.post(b"a", b"b") is None
     player.accept(peer=2)
     assert player.responses[player.token] == _answer(1, 1, 4, True)
 
 
 def test_d8_client_requests_are_answered_each_at_its_own_commit() -> None:
-    player = _leader()
+    player = leader_of()
     player.post(b"a")
     first = player.token
     player.post(b"b")
@@ -55,13 +46,13 @@ def test_d8_follower_redirects_to_the_leader_with_next_index_0() -> None:
 
 
 def test_d8_empty_request_to_the_leader_is_answered_at_once_without_an_entry() -> None:
-    player = _leader()
+    player = leader_of()
     assert player.post() == _answer(1, 1, 2, True)
     assert player.terms == [1]
 
 
 def test_d8_too_much_uncommitted_is_refused_by_the_leader_itself() -> None:
-    player = _leader(max_uncommitted_bytes=100)
+    player = leader_of(max_uncommitted_bytes=100)
     assert player.post(b"x" * 60) is None
     before = player.terms
     assert player.post(b"x" * 60) == _answer(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number, False)
@@ -73,21 +64,21 @@ def test_d8_too_much_uncommitted_is_refused_by_the_leader_itself() -> None:
 
 
 def test_d8_one_request_larger_than_the_bound_is_taken_while_nothing_else_waits() -> None:
-    player = _leader(max_uncommitted_bytes=100)
+    player = leader_of(max_uncommitted_bytes=100)
     assert player.post(b"x" * 1000) is None
     player.accept(peer=2)
     assert player.responses[player.token] == _answer(1, 1, 3, True)
 
 
 def test_uncommitted_entries_without_bytes_are_bounded_too() -> None:
-    player = _leader(max_uncommitted_bytes=1000)
+    player = leader_of(max_uncommitted_bytes=1000)
     assert player.post(*[b""] * 70) is None
     assert player.post(*[b""] * 70) == _answer(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number, False)
 
 
 @pytest.mark.parametrize("message", ["append", "vote", "answer"])
 def test_d8_outcome_is_unknown_when_the_leader_steps_down(message: str) -> None:
-    player = _leader()
+    player = leader_of()
     player.post(b"client")
     player.node.propose((b"own",), 77)
     player.turn()
@@ -103,7 +94,7 @@ def test_d8_outcome_is_unknown_when_the_leader_steps_down(message: str) -> None:
 
 
 def test_outcome_once_unknown_is_not_told_again_when_the_entry_commits_after_all() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.propose((b"own",), 77)
     player.turn()
     player.ask_vote(2, (9, 9), ordered=True)
@@ -121,11 +112,10 @@ def test_proposal_to_a_member_that_does_not_lead_is_certainly_not_appended() -> 
 
 
 def test_several_proposals_of_one_turn_are_one_write_and_one_message_per_peer() -> None:
-    player = _leader()
+    player = leader_of()
     for token in range(5):
         player.node.propose((b"x",), token)
     ready = player.node.ready()
-    assert ready.persist is not None
     assert len(ready.persist.entries) == 5
     assert [(sent.peer, len(sent.request.entries)) for sent in ready.requests] == [(2, 5), (3, 5)]
 
@@ -210,7 +200,7 @@ def test_d7_leader_follows_the_members_of_the_configurations_in_force_and_to_com
 
 
 def test_second_leader_in_one_term_is_refused_and_changes_nothing() -> None:
-    leading, following = _leader(), Player()
+    leading, following = leader_of(), Player()
     following.append(1, source=2)
     for player in (leading, following):
         before = player.picture

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from garlicfarm.raft import Change
 from garlicfarm.raft.read_index import READ_INDEX
-from tests.raft.playbook import Player
+from tests.raft.playbook import Player, leader_of
 
 PAUSE_MS = 20
 
 
 def _leader(members: int = 3, **config: int) -> Player:
     """A leader of term 1 whose first entry is committed and known everywhere."""
-    settings: dict[str, Any] = {"commit_notice_ms": PAUSE_MS, "heartbeat_ms": 90, **config}
-    ids = range(1, members + 1)
-    player = Player(members=ids, extensions=frozenset({READ_INDEX}), **settings).lead()
-    while player.requests:
-        player.accept()
-    return player
+    settings = {"commit_notice_ms": PAUSE_MS, "heartbeat_ms": 90, **config}
+    return leader_of(members, extensions=frozenset({READ_INDEX}), **settings)
 
 
 def _sent(player: Player) -> list[tuple[int, int, int]]:
@@ -88,9 +82,7 @@ def test_member_that_was_answered_a_read_is_told_as_soon_as_it_can_be() -> None:
     player.ask_index(source=5)
     for peer in (2, 3):
         player.accept(peer=peer)
-    answer = player.responses[player.token]
-    assert answer is not None
-    assert answer.next_index == 3
+    assert player.responses[player.token].next_index == 3
     player.sent()
     player.answer(seq, entries, 3)
     assert _sent(player) == [(5, 0, 2)]

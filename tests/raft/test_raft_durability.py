@@ -9,7 +9,7 @@ import pytest
 from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Role
 from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire.messages import Request
-from tests.raft.playbook import APPEND, VOTE, Player, application, configuration, log
+from tests.raft.playbook import APPEND, VOTE, Player, application, configuration, leader_of, log
 
 
 def _slow(terms: tuple[int, ...] = (), **options: Any) -> Player:
@@ -23,9 +23,7 @@ def test_vote_does_not_leave_before_it_is_durable() -> None:
     assert player.ask_vote(1) is None
     assert player.writes[0].hard_state.vote == 2
     player.sync()
-    response = player.responses[player.token]
-    assert response is not None
-    assert response.accepted
+    assert player.responses[player.token].accepted
 
 
 def test_refused_vote_of_a_new_term_does_not_leave_before_the_term_is_durable() -> None:
@@ -33,7 +31,6 @@ def test_refused_vote_of_a_new_term_does_not_leave_before_the_term_is_durable() 
     assert player.ask_vote(5, (0, 0)) is None
     player.sync()
     response = player.responses[player.token]
-    assert response is not None
     assert (response.accepted, response.term) == (False, 5)
 
 
@@ -81,9 +78,7 @@ def test_accepted_append_does_not_leave_before_its_entries_are_durable() -> None
 
 def test_answer_that_rests_on_nothing_new_leaves_at_once() -> None:
     player = _slow((1,), term=3)
-    response = player.append(3, (1, 1))
-    assert response is not None
-    assert response.accepted
+    assert player.append(3, (1, 1)).accepted
     assert not player.disk.pending
 
 
@@ -97,9 +92,7 @@ def test_term_vote_and_entries_of_one_input_are_one_write() -> None:
 
 
 def test_append_entries_go_out_before_the_leaders_own_write() -> None:
-    player = Player().lead()
-    player.accept()
-    player.accept()
+    player = leader_of()
     player.slow_disk = True
     player.node.propose((b"x",), 1)
     ready = player.turn()
@@ -112,9 +105,7 @@ def test_append_entries_go_out_before_the_leaders_own_write() -> None:
 
 @pytest.mark.parametrize(("acknowledging", "committed"), [(1, False), (2, True)])
 def test_leaders_own_log_counts_only_when_it_is_durable(acknowledging: int, committed: bool) -> None:
-    player = Player().lead()
-    player.accept()
-    player.accept()
+    player = leader_of()
     player.slow_disk = True
     player.node.propose((b"x",), 1)
     player.turn()
@@ -219,7 +210,6 @@ def test_entries_appended_and_replaced_before_they_were_handed_out_are_never_wri
         entries = tuple(application(each) for each in terms)
         player.node.step(Request(APPEND, term, 1, term, 1, 1, 0, entries), term)
     persist = player.node.ready().persist
-    assert persist is not None
     assert [entry.term for entry in persist.entries] == [3]
     assert persist.truncate_from is None
 

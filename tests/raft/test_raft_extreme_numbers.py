@@ -307,9 +307,7 @@ def test_member_that_holds_a_term_too_high_deposes_no_leader() -> None:
 def test_leader_that_was_added_while_a_member_was_away_is_followed() -> None:
     player = Player(3, (1, 1), commit=2)
     entries: Sequence[LogEntry] = (configuration_entry(4, 3, 0, (1, 2, 3, 4)),)
-    response = player.append(5, (2, 1), entries, commit=2, source=4)
-    assert response is not None
-    assert response.accepted
+    assert player.append(5, (2, 1), entries, commit=2, source=4).accepted
     assert (player.node.leader, player.node.term) == (4, 5)
 
 
@@ -319,7 +317,6 @@ def test_server_that_is_no_member_takes_the_term_of_the_farm_that_brings_it_in()
     response = player.take(
         Request(MessageType.JOIN_CLUSTER_REQUEST, 1, STRANGER, 2**62 + 7, entries=(entry,))
     )
-    assert response is not None
     assert response.accepted
     assert player.node.term == 2**62 + 7
 

@@ -8,14 +8,12 @@ import pytest
 
 from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import MessageType, Response
-from tests.raft.playbook import ALL, Player, Stage
+from tests.raft.playbook import ALL, Player, Stage, leader_of
 
 
 def _leader(entries: int = 0, **config: Any) -> Player:
     """A leader whose followers have all of its log, and that then was given entries of 10 bytes."""
-    player = Player(**config).lead()
-    while player.requests:
-        player.accept()
+    player = leader_of(**config)
     for _ in range(entries):
         player.node.propose((b"0123456789",), 0)
         player.turn()
@@ -373,7 +371,6 @@ def test_hints_of_long_conflicts_are_constant_in_size() -> None:
     follower = Player(2, [1] * 10 + [2] * 500 + [3] * 500)
     for previous, expected in (((1010, 4), 511), ((510, 4), 11), ((700, 2), 511), ((700, 1), 11)):
         response = follower.append(5, previous, source=1)
-        assert response is not None
         assert (response.accepted, response.next_index) == (False, expected)
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from garlicfarm.errors import ProposalDropped
@@ -19,23 +17,9 @@ from tests.raft.playbook import (
     application,
     configuration,
     configuration_entry,
+    leader_of,
     server,
 )
-
-
-def _leader(size: int = 3, **config: Any) -> Player:
-    """A leader of term 1 whose first entry is committed and known everywhere."""
-    player = Player(members=range(1, size + 1), **config)
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
-    while player.requests:
-        player.accept()
-    assert player.node.role is Role.LEADER
-    return player
-
-
-def _ids(player: Player) -> list[int]:
-    return [member.id for member in player.node.configuration.servers]
 
 
 def _newest(player: Player) -> Configuration:
@@ -80,7 +64,7 @@ def test_change_before_the_first_commit_of_the_term_is_refused() -> None:
     ],
 )
 def test_change_that_makes_no_sense_is_refused(what: Change, member: int, at: str, reason: str) -> None:
-    player = _leader()
+    player = leader_of()
     for force in (False, True):
         with pytest.raises(ProposalDropped, match=reason):
             player.change(what, member, at=at, force=force)
@@ -91,12 +75,12 @@ def test_change_that_makes_no_sense_is_refused(what: Change, member: int, at: st
 
 def test_last_member_is_not_removed() -> None:
     with pytest.raises(ProposalDropped, match=Refusal.THE_LAST_MEMBER):
-        _leader(1).change(Change.REMOVE, 1, force=True)
+        leader_of(1).change(Change.REMOVE, 1, force=True)
 
 
 @pytest.mark.parametrize("what", [Change.REMOVE, Change.SET, Change.ADD])
 def test_second_change_while_one_is_in_flight_is_refused(what: Change) -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 3, token=1)
     with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
         player.change(what, 4 if what is Change.ADD else 2, token=2, at="tcp://new:1")
@@ -105,7 +89,7 @@ def test_second_change_while_one_is_in_flight_is_refused(what: Change) -> None:
 
 
 def test_change_while_a_server_joins_is_refused() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.ADD, 4)
     with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
         player.change(Change.REMOVE, 3)
@@ -119,17 +103,17 @@ def test_change_while_one_of_an_earlier_leader_is_pending_is_refused() -> None:
     with pytest.raises(ProposalDropped, match=Refusal.NOTHING_COMMITTED_YET):
         player.change(Change.REMOVE, 3)
     player.accept(peer=2)
-    assert _ids(player) == [1, 2]
+    assert player.member_ids == [1, 2]
 
 
 def test_change_before_the_one_before_is_applied_is_refused() -> None:
-    player = _leader(5)
+    player = leader_of(5)
     player.slow_disk = True
     player.change(Change.REMOVE, 5, token=1)
     for peer in (2, 3, 4):  # its own write is not durable, so nothing of it is applied
         player.accept(peer=peer)
     assert player.outcomes == {1: (2, 1)}
-    assert _ids(player) == [1, 2, 3, 4]
+    assert player.member_ids == [1, 2, 3, 4]
     with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
         player.change(Change.SET, 2, at="tcp://new:1")
     player.sync()
@@ -159,7 +143,7 @@ def test_change_before_the_one_before_is_applied_is_refused() -> None:
 def test_change_is_taken_only_where_a_majority_is_heard_before_and_after(
     size: int, heard: tuple[int, ...], what: Change, member: int, taken: bool
 ) -> None:
-    player = _leader(size)
+    player = leader_of(size)
     player.wait(40)  # all were heard then
     for _ in range(3):
         player.wait(50)
@@ -190,17 +174,17 @@ def test_member_that_never_answered_this_leader_is_not_heard() -> None:
 
 
 def test_removal_of_a_follower_takes_force_when_it_is_committed() -> None:
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4, token=9)
     assert _newest(player) == configuration(2, 1, (1, 2, 3))
     player.accept(peer=2)
-    assert (_ids(player), player.outcomes) == ([1, 2, 3, 4], {})
+    assert (player.member_ids, player.outcomes) == ([1, 2, 3, 4], {})
     player.accept(peer=4)  # it counts until then
-    assert (_ids(player), player.outcomes) == ([1, 2, 3], {9: (2, 1)})
+    assert (player.member_ids, player.outcomes) == ([1, 2, 3], {9: (2, 1)})
 
 
 def test_removed_follower_hears_of_the_commit_and_of_nothing_after() -> None:
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4)
     player.accept(peer=2)
     player.accept(peer=4)
@@ -215,7 +199,7 @@ def test_removed_follower_hears_of_the_commit_and_of_nothing_after() -> None:
 
 
 def test_removed_follower_that_still_owes_answers_hears_of_the_commit_too() -> None:
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4)
     player.accept(peer=2)
     player.accept(peer=3)
@@ -223,7 +207,7 @@ def test_removed_follower_that_still_owes_answers_hears_of_the_commit_too() -> N
 
 
 def test_removed_follower_gets_the_change_with_the_commit_if_it_was_not_needed_for_it() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 3)
     player.propose(b"x")
     assert not player.sent(3)
@@ -235,7 +219,7 @@ def test_removed_follower_gets_the_change_with_the_commit_if_it_was_not_needed_f
 
 def test_follower_that_is_to_be_removed_gets_only_what_a_majority_of_the_others_holds() -> None:
     """With more its log would outdo those of the members that may need its vote."""
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4)
     player.propose(b"x")
     player.slow_disk = True
@@ -250,11 +234,11 @@ def test_follower_that_is_to_be_removed_gets_only_what_a_majority_of_the_others_
 
 
 def test_follower_hears_of_its_removal_once_the_leader_cannot_forget_it() -> None:
-    player = _leader(2)
+    player = leader_of(2)
     player.change(Change.REMOVE, 2)
     player.slow_disk = True
     player.accept(peer=2)
-    assert _ids(player) == [1]
+    assert player.member_ids == [1]
     assert not player.sent(2)
     player.sync()
     assert [request.commit_index for _, _, request in player.sent(2)] == [2]
@@ -270,9 +254,9 @@ def test_leader_that_forgot_that_it_is_alone_is_elected_by_the_member_that_it_re
     stage[1].propose(b"x")
     for _ in range(3):
         stage.deliver(1, 2)
-    assert _ids(stage[1]) == [1]
+    assert stage[1].member_ids == [1]
     stage[1].crash()
-    assert _ids(stage[1]) == [1, 2]
+    assert stage[1].member_ids == [1, 2]
     stage[1].slow_disk = False
     stage[2].doubt()
     votes = stage[1].campaign()
@@ -288,7 +272,7 @@ def test_leader_that_forgot_that_it_is_alone_is_elected_by_the_member_that_it_re
     stage[1].slow_disk = False
     stage.elect(1, 2)
     stage.settle(1, 2)
-    assert [_ids(player) for player in stage.players.values()] == [[1]] * 2
+    assert [player.member_ids for player in stage.players.values()] == [[1]] * 2
 
 
 def test_dead_member_is_removed_by_the_others() -> None:
@@ -298,12 +282,12 @@ def test_dead_member_is_removed_by_the_others() -> None:
         stage.settle(1, 2)
     stage[1].change(Change.REMOVE, 3)
     stage.settle(1, 2)
-    assert [_ids(stage[member]) for member in (1, 2)] == [[1, 2]] * 2
+    assert [stage[member].member_ids for member in (1, 2)] == [[1, 2]] * 2
     assert not stage[1].sent(3)
 
 
 def test_endpoint_is_set_without_a_change_of_who_is_a_member() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.SET, 2, at="tcp://elsewhere:1")
     player.accept(peer=3)
     assert player.node.configuration == Configuration(
@@ -314,7 +298,7 @@ def test_endpoint_is_set_without_a_change_of_who_is_a_member() -> None:
 
 
 def test_own_endpoint_of_the_leader_is_set() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.SET, 1, at="tcp://elsewhere:1")
     player.accept()
     assert player.node.configuration.servers[0] == server(1, "tcp://elsewhere:1")
@@ -322,11 +306,11 @@ def test_own_endpoint_of_the_leader_is_set() -> None:
 
 
 def test_two_members_become_one_only_when_both_hold_the_change() -> None:
-    player = _leader(2)
+    player = leader_of(2)
     player.change(Change.REMOVE, 2)
-    assert _ids(player) == [1, 2]
+    assert player.member_ids == [1, 2]
     player.accept(peer=2)
-    assert (_ids(player), player.outcomes) == ([1], {1: (2, 1)})
+    assert (player.member_ids, player.outcomes) == ([1], {1: (2, 1)})
     player.propose(b"x", token=3)
     assert player.outcomes[3] == (3, 1)
     player.wait(10_000)
@@ -334,7 +318,7 @@ def test_two_members_become_one_only_when_both_hold_the_change() -> None:
 
 
 def test_forced_change_commits_nothing_that_a_majority_does_not_hold() -> None:
-    player = _leader(2)
+    player = leader_of(2)
     player.wait(201)
     player.sent()
     player.campaign()
@@ -344,13 +328,13 @@ def test_forced_change_commits_nothing_that_a_majority_does_not_hold() -> None:
     player.change(Change.REMOVE, 2, force=True)
     player.lose()
     player.wait(201)
-    assert _ids(player) == [1, 2]
+    assert player.member_ids == [1, 2]
     assert player.outcomes == {1: None}
 
 
 def test_entries_behind_a_change_are_committed_by_the_majority_that_it_makes() -> None:
     """Those who hold them are a majority only since the change is in force: nobody answers any more."""
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4, token=1)
     player.propose(b"x", token=2)
     requests = {peer: player.sent(peer) for peer in (2, 3, 4)}
@@ -362,7 +346,7 @@ def test_entries_behind_a_change_are_committed_by_the_majority_that_it_makes() -
 
 
 def test_entries_behind_the_change_to_one_member_are_committed_with_it() -> None:
-    player = _leader(2)
+    player = leader_of(2)
     player.change(Change.REMOVE, 2, token=1)
     player.propose(b"x", token=2)
     (_, seq, request), *_ = player.sent(2)
@@ -374,19 +358,19 @@ def test_entries_behind_the_change_to_one_member_are_committed_with_it() -> None
 
 
 def test_leader_that_is_removed_leads_until_the_commit_and_steps_down_then() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 1, token=9)
     assert player.node.role is Role.LEADER
     player.accept(peer=2)
     assert player.outcomes == {9: (2, 1)}
-    assert (player.node.role, _ids(player)) == (Role.FOLLOWER, [2, 3])
+    assert (player.node.role, player.member_ids) == (Role.FOLLOWER, [2, 3])
     player.sent()
     player.wait(10_000)
     assert (player.node.role, player.node.deadline_ms) == (Role.FOLLOWER, None)
 
 
 def test_leader_that_is_removed_needs_a_majority_with_itself_until_then() -> None:
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 1)
     player.accept(peer=2)
     assert player.commit == 1
@@ -395,7 +379,7 @@ def test_leader_that_is_removed_needs_a_majority_with_itself_until_then() -> Non
 
 
 def test_all_others_hear_of_the_commit_that_removes_their_leader() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 1)
     player.accept(peer=2)  # 3 still owes its answer
     for peer in (2, 3):
@@ -404,13 +388,11 @@ def test_all_others_hear_of_the_commit_that_removes_their_leader() -> None:
 
 def test_leader_that_is_to_be_removed_takes_no_more_entries() -> None:
     """Behind its Configuration its log would outdo those of the members that may need its vote."""
-    player = _leader(2)
+    player = leader_of(2)
     player.change(Change.REMOVE, 1)
     with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.propose(b"x")
-    response = player.post(b"x")
-    assert response is not None
-    assert not response.accepted
+    assert not player.post(b"x").accepted
     assert len(player.terms) == 2
 
 
@@ -421,7 +403,7 @@ def test_farm_goes_on_without_the_leader_that_was_removed() -> None:
     stage[1].change(Change.REMOVE, 1)
     stage.deliver(1, 2, 3)
     stage.deliver(1, 2, 3)
-    assert [_ids(player) for player in stage.players.values()] == [[2, 3]] * 3
+    assert [player.member_ids for player in stage.players.values()] == [[2, 3]] * 3
     stage.elect(2, 3)
     stage.settle(2, 3)
     stage[2].propose(b"x")
@@ -438,10 +420,10 @@ def test_two_members_go_on_without_their_leader_though_its_last_word_is_lost() -
     stage[1].change(Change.REMOVE, 1)
     stage.deliver(1, 2)
     stage[1].lose()
-    assert (stage[1].node.role, _ids(stage[2])) == (Role.FOLLOWER, [1, 2])
+    assert (stage[1].node.role, stage[2].member_ids) == (Role.FOLLOWER, [1, 2])
     stage.elect(2, 1)
     stage.settle(2, 1)
-    assert _ids(stage[2]) == [2]
+    assert stage[2].member_ids == [2]
 
 
 def test_member_outside_its_committed_configuration_never_stands() -> None:
@@ -467,12 +449,8 @@ def test_member_that_is_to_be_removed_stands_until_that_is_committed() -> None:
 
 def test_vote_and_entries_of_one_outside_the_configuration_are_taken() -> None:
     player = Player(1, [1])
-    vote = player.ask_vote(2, (9, 9), source=7)
-    assert vote is not None
-    assert vote.accepted
-    response = player.append(2, (1, 1), [application(2)], source=7)
-    assert response is not None
-    assert response.accepted
+    assert player.ask_vote(2, (9, 9), source=7).accepted
+    assert player.append(2, (1, 1), [application(2)], source=7).accepted
     assert player.node.leader == 7
 
 
@@ -484,10 +462,10 @@ def test_new_leader_repeats_the_pending_change_and_completes_it() -> None:
     player.append(1, (0, 0), [configuration_entry(1, 1, 0), configuration_entry(1, 2, 1, (1, 2))], commit=1)
     player.lead()
     assert _newest(player) == configuration(3, 2, (1, 2))
-    assert _ids(player) == [1, 2, 3]
+    assert player.member_ids == [1, 2, 3]
     player.accept(peer=3)
     player.accept(peer=2)
-    assert _ids(player) == [1, 2]
+    assert player.member_ids == [1, 2]
     assert not player.outcomes
 
 
@@ -500,7 +478,7 @@ def test_new_leader_that_does_not_hold_the_change_takes_it_back() -> None:
     stage.elect(3, 2)
     stage.settle(3, 1, 2)
     assert stage[1].outcomes == {9: None}
-    assert [_ids(player) for player in stage.players.values()] == [[1, 2, 3]] * 3
+    assert [player.member_ids for player in stage.players.values()] == [[1, 2, 3]] * 3
     assert stage[1].terms == stage[3].terms
 
 
@@ -508,12 +486,12 @@ def test_configuration_that_was_overwritten_never_takes_force() -> None:
     player = Player(1)
     player.append(1, (0, 0), [configuration_entry(1, 1, 0), configuration_entry(1, 2, 1, (1, 2))], commit=1)
     player.append(2, (1, 1), [application(2)], commit=2, source=3)
-    assert _ids(player) == [1, 2, 3]
+    assert player.member_ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize("stage_lost", ["sent", "held", "committed"])
 def test_outcome_of_a_removal_is_told_however_leadership_ends(stage_lost: str) -> None:
-    player = _leader(4)
+    player = leader_of(4)
     player.change(Change.REMOVE, 4, token=9)
     if stage_lost != "sent":
         player.accept(peer=2)
@@ -524,7 +502,7 @@ def test_outcome_of_a_removal_is_told_however_leadership_ends(stage_lost: str) -
 
 
 def test_outcome_is_told_once() -> None:
-    player = _leader()
+    player = leader_of()
     player.change(Change.REMOVE, 3, token=9)
     player.accept(peer=2)
     player.outcomes.clear()
@@ -538,12 +516,11 @@ def test_outcome_is_told_once() -> None:
 
 
 def test_change_is_written_with_a_commit_index_that_covers_those_before() -> None:
-    player = _leader()
+    player = leader_of()
     player.slow_disk = True
     player.change(Change.REMOVE, 3)
     (persist,) = player.writes
     assert [entry.value_type for entry in persist.entries] == [ValueType.CONFIGURATION]
-    assert persist.hard_state is not None
     assert persist.hard_state.commit == 1
 
 
@@ -553,7 +530,6 @@ def test_follower_writes_a_change_with_a_commit_index_that_covers_those_before()
     player.slow_disk = True
     player.append(1, (1, 1), [configuration_entry(1, 2, 1, (1, 2))], commit=1, source=1)
     (persist,) = player.writes
-    assert persist.hard_state is not None
     assert persist.hard_state.commit == 1
     player.crash(writes=1)
     assert player.node.configuration == configuration(1, 0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from garlicfarm.raft import Role
 from garlicfarm.wire.messages import ValueType
-from tests.raft.playbook import APPEND, Player, Stage, application, log, wire
+from tests.raft.playbook import APPEND, Player, Stage, application, leader_of, log, wire
 
 FIGURE_7_LEADER = (1, 1, 1, 4, 4, 5, 5, 6, 6, 6)
 FIGURE_7_FOLLOWERS = (
@@ -22,17 +21,8 @@ FIGURE_7_FOLLOWERS = (
 )
 
 
-def _leader(**config: Any) -> Player:
-    """A leader whose own entry is committed and known everywhere."""
-    player = Player(**config).lead()
-    while player.requests:
-        player.accept()
-    assert player.commit == 1
-    return player
-
-
 def test_5_3_leader_appends_the_command_and_sends_it_in_parallel_to_all_others() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.propose((b"command",), 1)
     player.turn()
     assert player.terms == [1, 1]
@@ -45,7 +35,7 @@ def test_5_3_leader_appends_the_command_and_sends_it_in_parallel_to_all_others()
 
 
 def test_5_3_entry_stored_on_a_majority_is_committed_and_applied_by_the_leader() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.propose((b"command",), 7)
     player.turn()
     assert player.commit == 1
@@ -71,7 +61,7 @@ def test_5_3_entry_is_committed_once_a_majority_has_it(
 
 
 def test_5_3_later_messages_tell_the_followers_what_is_committed() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.propose((b"command",), 1)
     player.turn()
     player.accept(peer=2)
@@ -83,7 +73,7 @@ def test_5_3_later_messages_tell_the_followers_what_is_committed() -> None:
 
 
 def test_5_3_commit_notice_waits_for_the_answers_that_are_due() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.propose((b"one",), 1)
     player.turn()
     player.node.propose((b"two",), 2)
@@ -128,7 +118,6 @@ def test_5_3_follower_refuses_entries_whose_predecessor_it_does_not_have(
 ) -> None:
     player = Player(1, [1, 2])
     response = player.append(9, previous)
-    assert response is not None
     assert (response.accepted, response.next_index) == (accepted, next_index)
     assert player.terms == [1, 2]
 
@@ -187,7 +176,6 @@ def test_5_3_logs_of_figure_7_meet_within_a_round_per_term_not_per_entry(followe
         rounds += 1
         ((_, seq, request),) = leader.sent(2)
         response = other.take(request)
-        assert response is not None
         leader.hear(seq, response)
         accepted = response.accepted
     assert rounds <= 1 + len(set(follower))
@@ -218,7 +206,6 @@ def _figure_8(stage: Stage) -> None:
     stage.elect(1, 2, 3)
     ((_, seq, request),) = stage[1].sent(3)  # finds that S3 has nothing beyond index 1
     response = stage[3].take(request)
-    assert response is not None
     assert not response.accepted
     stage[1].hear(seq, response)
     for _ in range(2):  # what S1 wrote in term 2 gets to S3, what it wrote in term 4 does not

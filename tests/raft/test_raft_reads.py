@@ -11,23 +11,13 @@ from garlicfarm.raft import Change, Role
 from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
-from tests.raft.playbook import ALL, APPEND, READ, Player
+from tests.raft.playbook import ALL, APPEND, READ, Player, leader_of
 
 READ_RESPONSE = MessageType.READ_INDEX_RESPONSE
 
 
-def _leader(size: int = 3) -> Player:
-    """A leader of term 1 whose first entry is committed and known everywhere."""
-    player = Player(members=range(1, size + 1))
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
-    while player.requests:
-        player.accept()
-    return player
-
-
 def test_read_is_answered_with_the_commit_index_once_a_majority_confirms() -> None:
-    player = _leader()
+    player = leader_of()
     player.read(token=5)
     assert not player.reads
     assert [(peer, request.entries) for peer, _, request in player.requests] == [(2, ()), (3, ())]
@@ -37,7 +27,7 @@ def test_read_is_answered_with_the_commit_index_once_a_majority_confirms() -> No
 
 @pytest.mark.parametrize(("size", "confirming", "answered"), [(2, 0, False), (2, 1, True), (5, 1, False)])
 def test_read_waits_for_a_majority(size: int, confirming: int, answered: bool) -> None:
-    player = _leader(size)
+    player = leader_of(size)
     player.read(token=5)
     for peer in range(2, 2 + confirming):
         player.accept(peer=peer)
@@ -45,13 +35,13 @@ def test_read_waits_for_a_majority(size: int, confirming: int, answered: bool) -
 
 
 def test_read_of_a_member_alone_is_answered_at_once() -> None:
-    player = _leader(1)
+    player = leader_of(1)
     player.read(token=5)
     assert player.reads == {5: 1}
 
 
 def test_one_member_that_answers_twice_is_no_majority() -> None:
-    player = _leader(5)
+    player = leader_of(5)
     player.read(token=5)
     player.accept(peer=2)
     player.wait(50)
@@ -60,7 +50,7 @@ def test_one_member_that_answers_twice_is_no_majority() -> None:
 
 
 def test_answer_to_a_request_that_was_sent_before_the_read_confirms_nothing() -> None:
-    player = _leader()
+    player = leader_of()
     player.propose(b"x")
     before = player.sent()
     player.read(token=5)
@@ -72,14 +62,14 @@ def test_answer_to_a_request_that_was_sent_before_the_read_confirms_nothing() ->
 
 
 def test_refusal_of_entries_confirms_the_leader_all_the_same() -> None:
-    player = _leader()
+    player = leader_of()
     player.read(token=5)
     player.refuse(2)
     assert player.reads == {5: 1}
 
 
 def test_read_index_is_the_commit_index_of_the_moment_it_was_asked_in() -> None:
-    player = _leader()
+    player = leader_of()
     player.propose(b"x")
     player.read(token=5)  # 2 is not committed yet
     player.accept(peer=2)
@@ -89,7 +79,7 @@ def test_read_index_is_the_commit_index_of_the_moment_it_was_asked_in() -> None:
 
 
 def test_read_sees_every_write_that_was_acknowledged_before_it() -> None:
-    player = _leader()
+    player = leader_of()
     player.propose(b"x", token=7)
     player.accept(peer=2)
     assert player.outcomes == {7: (2, 1)}
@@ -114,7 +104,7 @@ def test_read_of_a_new_leader_waits_for_its_first_commit() -> None:
 
 
 def test_reads_that_wait_together_cost_one_round() -> None:
-    player = _leader()
+    player = leader_of()
     for token in range(10):
         player.node.read_index(token)
     player.turn()
@@ -124,7 +114,7 @@ def test_reads_that_wait_together_cost_one_round() -> None:
 
 
 def test_reads_that_are_asked_one_after_another_are_confirmed_each_by_its_own_round() -> None:
-    player = _leader()
+    player = leader_of()
     player.read(token=5)
     first = player.sent(2)
     player.read(token=6)
@@ -136,7 +126,7 @@ def test_reads_that_are_asked_one_after_another_are_confirmed_each_by_its_own_ro
 
 
 def test_read_is_confirmed_by_entries_that_go_out_anyway() -> None:
-    player = _leader()
+    player = leader_of()
     player.node.read_index(5)
     player.propose(b"x")
     ((_, _, request),) = player.sent(2)
@@ -146,7 +136,7 @@ def test_read_is_confirmed_by_entries_that_go_out_anyway() -> None:
 
 
 def test_lost_confirmation_is_repeated_at_the_next_heartbeat() -> None:
-    player = _leader()
+    player = leader_of()
     player.read(token=5)
     player.lose()
     assert not player.requests
@@ -156,7 +146,7 @@ def test_lost_confirmation_is_repeated_at_the_next_heartbeat() -> None:
 
 
 def test_minority_leader_never_answers_a_read_and_says_so_when_it_steps_down() -> None:
-    player = _leader(5)
+    player = leader_of(5)
     player.read(token=5)
     for _ in range(3):
         player.wait(50)
@@ -168,7 +158,7 @@ def test_minority_leader_never_answers_a_read_and_says_so_when_it_steps_down() -
 
 
 def test_read_is_not_answered_by_a_leader_that_another_one_replaced() -> None:
-    player = _leader()
+    player = leader_of()
     player.read(token=5)
     waiting = player.sent()
     player.append(2, (1, 1), source=3)
@@ -199,18 +189,18 @@ def test_read_asked_of_one_that_does_not_lead_is_refused() -> None:
 
 def test_read_that_waits_for_a_member_is_answered_when_that_is_removed() -> None:
     """The majority is another one then; nobody else would ever answer."""
-    player = _leader(2)
+    player = leader_of(2)
     player.change(Change.REMOVE, 2)
     change = player.sent(2)
     player.read(token=5)
     (_, seq, request), *_ = change
     player.answer(seq, request, 3)
-    assert [s.id for s in player.node.configuration.servers] == [1]
+    assert player.member_ids == [1]
     assert player.reads == {5: 1}
 
 
 def test_joining_server_confirms_no_read() -> None:
-    player = _leader()
+    player = leader_of()
     player.add(4)
     player.sent()
     player.read(token=5)
@@ -382,7 +372,7 @@ def test_index_of_a_later_term_does_not_count() -> None:
 
 
 def test_leader_answers_a_follower_once_a_majority_confirms() -> None:
-    player = _leader()
+    player = leader_of()
     player.propose(b"x")
     before = player.sent()
     assert player.ask_index() is None
@@ -396,16 +386,14 @@ def test_leader_answers_a_follower_once_a_majority_confirms() -> None:
 
 
 def test_leader_answers_with_the_commit_index_of_the_moment_it_was_asked_in() -> None:
-    player = _leader()
+    player = leader_of()
     player.ask_index()
     token = player.token
     player.propose(b"x")
     player.accept(peer=2)
     player.accept(peer=2)
     assert player.commit == 2
-    response = player.responses[token]
-    assert response is not None
-    assert response.next_index == 2
+    assert player.responses[token].next_index == 2
 
 
 def test_new_leader_answers_only_once_an_entry_of_its_term_is_committed() -> None:
@@ -421,10 +409,8 @@ def test_new_leader_answers_only_once_an_entry_of_its_term_is_committed() -> Non
 
 
 def test_leader_without_a_majority_answers_an_empty_client_request_and_no_follower() -> None:
-    player = _leader(5)
-    hello = player.post()
-    assert hello is not None
-    assert hello.accepted
+    player = leader_of(5)
+    assert player.post().accepted
     player.ask_index()
     for _ in range(3):
         player.wait(50)
@@ -436,7 +422,7 @@ def test_leader_without_a_majority_answers_an_empty_client_request_and_no_follow
 
 
 def test_leader_that_another_one_replaced_refuses_and_names_it() -> None:
-    player = _leader()
+    player = leader_of()
     player.ask_index()
     token, waiting = player.token, player.sent()
     player.append(2, (1, 1), source=3)

@@ -41,11 +41,15 @@ def _pieces(
     ]
 
 
+def _receive(player: Player, *, in_term: int = 4, source: int = 2, **snapshot: Any) -> None:
+    for piece in _pieces(**snapshot):
+        player.piece(piece, in_term, source)
+
+
 def test_snapshot_that_came_whole_takes_the_place_of_the_log() -> None:
     player = Player(1, [1, 1], term=2)
     for piece in _pieces():
         response = player.piece(piece, 4)
-        assert response is not None
         assert (response.accepted, response.next_index) == (True, piece.offset + len(piece.data))
         assert response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
     status = player.node.status()
@@ -58,24 +62,20 @@ def test_snapshot_that_came_whole_takes_the_place_of_the_log() -> None:
 
 def test_entries_go_on_behind_a_snapshot() -> None:
     player = Player()
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     response = player.append(4, (10, 3), [application(4, b"+")], commit=11)
-    assert response is not None
     assert (response.accepted, response.next_index) == (True, 12)
     assert player.state == STATE + b"+"
     player.crash()
     player.append(4, (11, 4), [], commit=11)
     assert player.state == STATE + b"+"
     refused = player.append(4, (12, 4))
-    assert refused is not None
     assert (refused.accepted, refused.next_index) == (False, 12)
 
 
 def test_vote_is_judged_by_the_snapshots_index_and_term() -> None:
     player = Player()
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     assert [(r.last_log_index, r.last_log_term) for _, _, r in player.campaign()] == [(10, 3)] * 2
     answers = [player.ask_vote(6, last, ordered=True) for last in ((9, 3), (99, 2), (10, 3))]
     assert [answer.accepted for answer in answers if answer] == [False, False, True]
@@ -86,7 +86,6 @@ def test_snapshot_within_what_is_committed_is_declined() -> None:
     before = (player.commit, player.terms)
     for piece in _pieces():
         response = player.piece(piece, 4)
-        assert response is not None
         assert (response.accepted, response.next_index) == (False, 0)
     assert (player.commit, player.terms) == before
     assert not player.restored
@@ -97,7 +96,6 @@ def test_piece_of_an_earlier_term_is_refused_and_changes_nothing() -> None:
     player = Player(1, term=5)
     before = player.picture
     response = player.piece(_pieces()[0], 4)
-    assert response is not None
     assert (response.accepted, response.term, response.next_index) == (False, 5, 0)
     assert player.picture == before
 
@@ -138,12 +136,9 @@ def test_pieces_are_taken_up_again_at_the_bytes_held() -> None:
     first, second, third = _pieces()
     player.piece(first, 4)
     player.crash()
-    response = player.piece(first, 4)
-    assert response is not None
-    assert response.next_index == 20
+    assert player.piece(first, 4).next_index == 20
     player.piece(second, 4)
     again = player.piece(first, 4)  # of a leader that begins at 0
-    assert again is not None
     assert (again.accepted, again.next_index) == (True, 40)
     player.piece(third, 4)
     assert player.state == STATE
@@ -154,7 +149,6 @@ def test_piece_behind_a_gap_is_not_taken() -> None:
     first, _, third = _pieces()
     player.piece(first, 4)
     response = player.piece(third, 4)
-    assert response is not None
     assert (response.accepted, response.next_index) == (True, 20)
     assert not player.restored
 
@@ -162,11 +156,8 @@ def test_piece_behind_a_gap_is_not_taken() -> None:
 def test_piece_of_another_snapshot_begins_anew() -> None:
     player = Player()
     player.piece(_pieces()[0], 4)
-    response = player.piece(_pieces(index=11)[1], 4)
-    assert response is not None
-    assert response.next_index == 0
-    for piece in _pieces(index=11):
-        player.piece(piece, 4)
+    assert player.piece(_pieces(index=11)[1], 4).next_index == 0
+    _receive(player, index=11)
     assert [meta.index for meta in player.restored] == [11]
 
 
@@ -179,13 +170,10 @@ def test_snapshot_that_is_not_sound_is_not_installed() -> None:
     broken = type(last)(
         last.last_log_index, last.last_log_term, last.configuration, last.offset, flipped, True
     )
-    response = player.piece(broken, 4)
-    assert response is not None
-    assert response.next_index == 0
+    assert player.piece(broken, 4).next_index == 0
     assert not player.restored
     assert player.commit == 0
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     assert player.state == STATE
 
 
@@ -202,8 +190,7 @@ def test_snapshot_may_come_from_two_leaders_in_turn() -> None:
 def test_log_behind_a_snapshot_stays_where_it_meets_it() -> None:
     """Those entries may be acknowledged, and counted for a commit."""
     player = Player(1, [3] * 14, commit=4)
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     assert player.terms == [3] * 4
     status = player.node.status()
     assert (status.first_index, status.last_index, status.commit) == (11, 14, 10)
@@ -217,15 +204,12 @@ def test_log_behind_a_snapshot_stays_where_it_meets_it() -> None:
 @pytest.mark.parametrize("terms", [[2] * 14, [3] * 9, [1] * 10])
 def test_log_that_does_not_meet_the_snapshot_is_dropped(terms: list[int]) -> None:
     player = Player(1, terms, commit=1)
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     assert player.terms == []
     assert player.disk.contents == ()
     status = player.node.status()
     assert (status.first_index, status.last_index) == (11, 10)
-    response = player.append(4, (10, 3), [application(4)], commit=11)
-    assert response is not None
-    assert response.accepted
+    assert player.append(4, (10, 3), [application(4)], commit=11).accepted
     assert player.applied[-1].index == 11
 
 
@@ -240,15 +224,14 @@ def test_configurations_of_the_log_below_a_snapshot_are_past(meets: bool) -> Non
         configuration_entry(3, 11, 3, (1, 2, 3, 4)),
     ]
     player.append(3, (0, 0), entries, commit=1)
-    for piece in _pieces(term=3 if meets else 4, members=(1, 2)):
-        player.piece(piece, 5)
-    assert [s.id for s in player.node.configuration.servers] == [1, 2]
+    _receive(player, term=3 if meets else 4, members=(1, 2), in_term=5)
+    assert player.member_ids == [1, 2]
     commit = 11
     entry = [] if meets else [application(5)]
     previous = (11, 3) if meets else (10, 4)
     player.append(5, previous, entry, commit=commit)
     expected = [1, 2, 3, 4] if meets else [1, 2]
-    assert [s.id for s in player.node.configuration.servers] == expected
+    assert player.member_ids == expected
 
 
 def test_piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log() -> None:
@@ -265,17 +248,14 @@ def test_piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log() -
     assert player.commit == 10
     assert not player.restored  # the application waits too
     player.sync()
-    response = player.responses[token]
-    assert response is not None
-    assert response.next_index == len(FILE)
+    assert player.responses[token].next_index == len(FILE)
     assert [meta.index for meta in player.restored] == [10]
 
 
 def test_entries_that_come_before_the_snapshot_is_durable_are_handed_out_after_it() -> None:
     player = Player()
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     for _ in range(1 + len(_pieces())):
         player.sync()
     player.append(4, (10, 3), [application(4, b"+")], commit=11)
@@ -290,8 +270,7 @@ def test_entries_that_come_before_the_snapshot_is_durable_are_handed_out_after_i
 def test_entries_that_were_durable_before_the_snapshot_are_handed_out_after_it() -> None:
     player = Player(1, [3] * 14, commit=4)
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     for _ in range(1 + len(_pieces())):
         player.sync()
     player.append(4, (14, 3), commit=14)
@@ -305,8 +284,7 @@ def test_entries_that_were_durable_before_the_snapshot_are_handed_out_after_it()
 def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
     player = Player()
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     for _ in range(len(_pieces())):
         player.sync()
     stored = player.disk.sync()  # of the last piece; nothing is asked of the core yet
@@ -315,7 +293,6 @@ def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
     player.node.step(Request(APPEND, 2, 1, 4, 3, 10, 11, (application(4, b"+"),)), 99)
     player.turn()
     (persist,) = player.writes
-    assert persist.snapshot is not None
     assert (persist.snapshot.index, [entry.index for entry in persist.entries]) == (10, [11])
     player.sync()
     assert player.state == STATE + b"+"
@@ -327,16 +304,14 @@ def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
 def test_restart_at_any_point_of_a_snapshot_ends_with_all_of_it(writes: int, meets: bool) -> None:
     player = Player(1, [3] * 12 if meets else [2] * 12, commit=2)
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     for _ in range(writes):
         if player.disk.pending:
             player.sync()
     player.crash()
     player.slow_disk = False
     assert player.commit in (2, 10)
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     assert player.commit == 10
     player.append(4, (10, 3), [application(4, b"+")], commit=11)
     assert player.state == STATE + b"+"
@@ -347,8 +322,7 @@ def test_older_write_that_is_done_after_the_snapshot_brings_nothing_back() -> No
     player = Player(1, [1])
     player.slow_disk = True
     player.append(2, (1, 1), [application(2)] * 12)  # to be given up
-    for piece in _pieces():
-        player.piece(piece, 4, source=3)
+    _receive(player, source=3)
     while player.disk.pending:
         player.sync()
         assert player.node.status().stable <= player.node.status().last_index
@@ -359,8 +333,7 @@ def test_older_write_that_is_done_after_the_snapshot_brings_nothing_back() -> No
 def test_snapshot_received_by_one_that_leads_by_now_is_not_installed() -> None:
     player = Player(1, [3] * 12, term=4)
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     held = []
     while player.disk.pending:
         held.append(player.disk.sync())
@@ -382,8 +355,7 @@ def test_snapshot_received_by_one_that_leads_by_now_is_not_installed() -> None:
 def test_snapshot_that_was_overtaken_by_entries_is_not_installed() -> None:
     player = Player(1, [3] * 12)
     player.slow_disk = True
-    for piece in _pieces():
-        player.piece(piece, 4)
+    _receive(player)
     player.append(4, (12, 3), [], commit=12)
     while player.disk.pending:
         player.sync()

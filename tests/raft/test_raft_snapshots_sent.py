@@ -193,7 +193,6 @@ def test_follower_that_has_all_of_it_declines_and_is_sent_entries() -> None:
     ((_, seq, request),) = [item for item in player.sent(3) if item[2].type is SNAPSHOT]
     other.append(2, (5, 1), [configuration_entry(2, 6, 0)], commit=6, source=1)
     response = other.take(request)
-    assert response is not None
     assert not response.accepted
     player.hear(seq, response)
     assert not player.sent(3)  # until the next heartbeat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -12,18 +12,9 @@ from garlicfarm.raft import Change, Role
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, Request
-from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
+from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry, leader_of
 
-
-def _leader(size: int = 3, extensions: frozenset[str] = ALL, **config: Any) -> Player:
-    """A leader of term 1 whose first entry is committed and known everywhere."""
-    player = Player(members=range(1, size + 1), extensions=extensions, **config)
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
-    while player.requests:
-        player.accept()
-    assert player.node.role is Role.LEADER
-    return player
+_leader = partial(leader_of, extensions=ALL)
 
 
 def _kinds(player: Player, peer: int) -> list[MessageType]:
@@ -121,9 +112,7 @@ def test_entries_that_wait_already_are_committed_while_it_hands_over() -> None:
 def test_empty_client_request_and_reads_are_served_while_it_hands_over() -> None:
     player = _leader()
     player.transfer(3)
-    probe = player.post()
-    assert probe is not None
-    assert probe.accepted
+    assert player.post().accepted
     player.sent()
     player.read(token=5)
     player.accept(peer=2)
@@ -180,9 +169,7 @@ def test_transfer_that_the_member_obeys_goes_on_until_it_is_heard_of() -> None:
     player.answer(seq, request)
     with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.propose(b"x")
-    response = player.ask_vote(2, (1, 1), source=3, ordered=True)
-    assert response is not None
-    assert response.accepted
+    assert player.ask_vote(2, (1, 1), source=3, ordered=True).accepted
     assert player.node.role is Role.FOLLOWER
 
 
@@ -277,9 +264,7 @@ def test_transfer_to_nobody_in_particular_prefers_one_that_can_be_told() -> None
 def test_member_that_is_told_to_stand_asks_for_votes_without_a_poll() -> None:
     player = Player(1, [1], extensions=frozenset({TIMEOUT_NOW}))
     player.append(1, (1, 1))
-    response = player.order(1)
-    assert response is not None
-    assert response.accepted
+    assert player.order(1).accepted
     assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
     assert [request for _, _, request in player.sent()] == [
         Request(VOTE, 1, peer, 2, 1, 1, TRANSFER_CAMPAIGN) for peer in (2, 3)
@@ -299,9 +284,7 @@ def test_order_of_one_that_does_not_lead_is_refused_and_changes_nothing(term: in
     player = Player(1, [1])
     player.append(1, (1, 1))
     before = player.picture
-    response = player.order(term, source)
-    assert response is not None
-    assert not response.accepted
+    assert not player.order(term, source).accepted
     assert player.picture == before
 
 
@@ -310,18 +293,14 @@ def test_order_is_refused_by_a_candidate_and_by_a_leader() -> None:
         if player.node.role is not Role.LEADER:
             player.campaign()
         before = player.picture
-        response = player.order(1)
-        assert response is not None
-        assert not response.accepted
+        assert not player.order(1).accepted
         assert player.picture == before
 
 
 def test_order_is_refused_by_one_outside_its_configuration() -> None:
     player = Player(4, members=(1, 2, 3))
     player.append(1)
-    response = player.order(1)
-    assert response is not None
-    assert not response.accepted
+    assert not player.order(1).accepted
     assert player.node.role is Role.FOLLOWER
 
 
@@ -333,12 +312,8 @@ def test_order_is_refused_while_a_committed_configuration_is_not_applied() -> No
     player.order(1)
     while player.disk.pending:
         player.sync()
-    response = player.responses[player.token]
-    assert response is not None
-    assert not response.accepted
-    again = player.order(1)  # applied by now
-    assert again is not None
-    assert again.accepted
+    assert not player.responses[player.token].accepted
+    assert player.order(1)  # applied by now.accepted
 
 
 def test_ordered_election_that_fails_is_followed_by_an_ordinary_one() -> None:
@@ -400,9 +375,7 @@ def test_transfer_to_a_jraft_peer_steps_down_when_it_holds_all_and_rests(lagging
 def test_one_that_rests_votes_and_follows_like_any_other() -> None:
     player = _leader(extensions=frozenset())
     player.transfer(3)
-    response = player.ask_vote(2, (1, 1), source=3)
-    assert response is not None
-    assert response.accepted
+    assert player.ask_vote(2, (1, 1), source=3).accepted
     player.append(2, (1, 1), source=3)
     player.sent()
     player.doubt()

@@ -145,7 +145,6 @@ def _commit_times(simulation: SlowSimulation, entries: int) -> list[int]:
     """Post so many entries, spread over one round trip; how long each took to be committed, in ms."""
     scheduler, (leader,) = simulation.scheduler, simulation.leading()
     node = leader.node
-    assert node is not None
     times: list[int] = []
 
     def post(begun: int) -> None:
@@ -181,7 +180,6 @@ def test_entries_wait_for_the_batch_before_where_one_is_on_its_way_at_a_time(
 def test_black_holes_around_a_follower_cost_no_term_and_it_is_brought_up_to_date(nodes: int) -> None:
     simulation = _led(nodes=nodes)
     (leader,) = simulation.leading()
-    assert leader.node is not None
     term = leader.node.term
     follower = next(member for member in simulation.members.values() if member is not leader)
     for connection in simulation.network.of(follower.id):
@@ -196,7 +194,6 @@ def test_black_holes_around_a_follower_cost_no_term_and_it_is_brought_up_to_date
 def test_black_holes_around_the_leader_cost_no_term() -> None:
     simulation = _led()
     (leader,) = simulation.leading()
-    assert leader.node is not None
     term = leader.node.term
     for connection in simulation.network.of(leader.id):
         connection.is_broken = True
