@@ -18,7 +18,7 @@ __all__ = ["Epochs", "TypesReader"]
 
 
 class TypesReader(Protocol):
-    """What a stored log knows of its entries' types: `garlicfarm.storage.LogReader`."""
+    """What a stored log knows of its entries' types, from memory: `garlicfarm.storage.log_index.LogIndex`."""
 
     def application_entries(self, after: int, upto: int) -> int: ...
     def application_entry(self, after: int, number: int) -> int: ...

@@ -109,7 +109,6 @@ def open_farm(
                 f"the configuration says {section.application!r}"
             ]
         )
-    reader = LogReader(store)
     farm_secrets = read_secret_file(section.secret_file)
     log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=node_id)
     application = make_application(section.name)
@@ -157,8 +156,8 @@ def open_farm(
     replica = Replica(section, store, make_writer, application, host)
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)
-    pages = PageReader(reader, parts.reader_limiter)
-    epochs = Epochs(replica.core, store, reader)
+    pages = PageReader(LogReader(store), parts.reader_limiter)
+    epochs = Epochs(replica.core, store, store.index)
     feeds = [
         HostedFeed(
             feed, table, NodeFeedSource(replica.core, store, pages, epochs), metrics, log, random.random

@@ -125,10 +125,7 @@ def _reason(farm: FarmQueries, member: int, *, eligible: bool) -> str:
         return f"behind member {farm.publisher}: did not publish when due"
     if group != foremost:
         return f"behind member {farm.publisher}, whose mode is on"
-    ahead, lead = (
-        farm.statuses[member].score - farm.statuses[farm.publisher].score,
-        farm.state.records[member].lead,
-    )
+    ahead, lead = _ahead(farm, member, farm.publisher), farm.state.records[member].lead
     if ahead < 0:
         return f"{-ahead:,} behind member {farm.publisher}"
     if lead:
@@ -209,10 +206,7 @@ def _why_not_publisher(farm: FarmQueries, member: int, publisher: int) -> str:
     if group != foremost:
         reason = "it is sanctioned" if group[0] > foremost[0] else "that one's mode is on"
         return f"behind member {publisher} regardless of the scores: {reason}"
-    ahead, lead = (
-        farm.statuses[member].score - farm.statuses[publisher].score,
-        farm.state.records[member].lead,
-    )
+    ahead, lead = _ahead(farm, member, publisher), farm.state.records[member].lead
     return (
         f"takes over from member {publisher} once {farm.policy.margin} ahead at {CONSECUTIVE_LEADS} statuses"
         f" in a row: now {abs(ahead)} {'behind' if ahead < 0 else 'ahead'}, at {lead} so far"

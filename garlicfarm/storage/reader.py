@@ -45,16 +45,6 @@ class LogReader:
         except (OSError, Corrupt) as error:
             raise storage_error(error, self._path) from error
 
-    def application_entries(self, after: int, upto: int) -> int:
-        """How many of the entries with ``after`` < index ≤ ``upto`` are Application entries; ``upto`` as for
-        `entries`. From memory. Raises `Compacted`."""
-        return self._index.application_entries(after, upto)
-
-    def application_entry(self, after: int, number: int) -> int:
-        """The index of the ``number``-th (≥ 1) Application entry behind ``after``, which has to be there.
-        From memory. Raises `Compacted`."""
-        return self._index.application_entry(after, number)
-
     def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
         """The last index that may be deleted if the newest ``keep_entries`` of the entries up to ``upto`` are
         kept, but no more than fit into ``keep_bytes`` of values. From memory."""

@@ -31,58 +31,57 @@ class TestMemoryTransport(TransportSuite):
         return stream
 
 
-async def _serve(network: MemoryNetwork, *, task_status: trio.TaskStatus[Endpoint]) -> None:
+@pytest.fixture
+async def network(nursery: trio.Nursery) -> MemoryNetwork:
+    """A network whose host "server" sends back what it gets."""
+
     async def echo(stream: trio.abc.Stream, peer: Peer) -> None:
         async for data in stream:
             await stream.send_all(data)
 
-    await network.transport("server").serve(SERVER, echo, task_status=task_status)
-
-
-async def test_partition_keeps_what_was_sent_until_it_heals(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_serve, network)
-        stream = await network.transport("client").open_stream(SERVER)
-        network.partition({"client"}, {"server"})
-        await stream.send_all(b"one")
-        await stream.send_all(b"two")
-        with trio.move_on_after(100) as silence:
-            await stream.receive_some()
-        assert silence.cancelled_caught
-        network.heal()
-        assert await stream.receive_some() == b"onetwo"
-        nursery.cancel_scope.cancel()
+    await nursery.start(network.transport("server").serve, SERVER, echo)
+    return network
 
 
-async def test_partition_new_stream_waits_until_it_heals(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_serve, network)
-        network.blocked.add(("server", "client"))
-        with trio.move_on_after(100) as silence:
-            await network.transport("client").open_stream(SERVER)
-        assert silence.cancelled_caught
-        network.heal()
-        async with await network.transport("client").open_stream(SERVER) as stream:
-            await stream.send_all(b"x")
-            assert await stream.receive_some() == b"x"
-        nursery.cancel_scope.cancel()
+async def test_partition_keeps_what_was_sent_until_it_heals(
+    network: MemoryNetwork, autojump_clock: MockClock
+) -> None:
+    stream = await network.transport("client").open_stream(SERVER)
+    network.partition({"client"}, {"server"})
+    await stream.send_all(b"one")
+    await stream.send_all(b"two")
+    with trio.move_on_after(100) as silence:
+        await stream.receive_some()
+    assert silence.cancelled_caught
+    network.heal()
+    assert await stream.receive_some() == b"onetwo"
 
 
-async def test_killed_host_breaks_its_streams_and_no_others(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_serve, network)
-        one = await network.transport("one").open_stream(SERVER)
-        two = await network.transport("two").open_stream(SERVER)
-        network.kill("one")
-        assert await one.receive_some() == b""
-        with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
-            await one.send_all(b"x")
-        await two.send_all(b"x")
-        assert await two.receive_some() == b"x"
-        nursery.cancel_scope.cancel()
+async def test_partition_new_stream_waits_until_it_heals(
+    network: MemoryNetwork, autojump_clock: MockClock
+) -> None:
+    network.blocked.add(("server", "client"))
+    with trio.move_on_after(100) as silence:
+        await network.transport("client").open_stream(SERVER)
+    assert silence.cancelled_caught
+    network.heal()
+    async with await network.transport("client").open_stream(SERVER) as stream:
+        await stream.send_all(b"x")
+        assert await stream.receive_some() == b"x"
+
+
+async def test_killed_host_breaks_its_streams_and_no_others(
+    network: MemoryNetwork, autojump_clock: MockClock
+) -> None:
+    one = await network.transport("one").open_stream(SERVER)
+    two = await network.transport("two").open_stream(SERVER)
+    network.kill("one")
+    assert await one.receive_some() == b""
+    with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+        await one.send_all(b"x")
+    await two.send_all(b"x")
+    assert await two.receive_some() == b"x"
 
 
 async def test_nobody_listening_is_unreachable(autojump_clock: MockClock) -> None:

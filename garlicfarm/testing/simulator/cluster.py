@@ -288,13 +288,20 @@ class SimulatedCluster:
 
     def tick(self, member: SimulatedMember, generation: int) -> None:
         """Give a member's process the time."""
+        if (node := self._running(member, generation, self.tick)) is not None:
+            member.tick_at = None
+            self.drive(member, node.tick, member.clock_ms(self.scheduler.now))
+
+    def _running(
+        self, member: SimulatedMember, generation: int, then: Callable[[SimulatedMember, int], None]
+    ) -> RawNode | None:
+        """Its process of this generation. None: it is dead, or is paused and will do this afterwards."""
         if member.node is None or member.generation != generation:
-            return
+            return None
         if member.paused_until > self.scheduler.now:
-            self.scheduler.at(member.paused_until, self.tick, member, generation)
-            return
-        member.tick_at = None
-        self.drive(member, member.node.tick, member.clock_ms(self.scheduler.now))
+            self.scheduler.at(member.paused_until, then, member, generation)
+            return None
+        return member.node
 
     def _arrange_write(self, member: SimulatedMember) -> None:
         mean = self.faults.disk_ms * member.disk_factor
@@ -303,18 +310,15 @@ class SimulatedCluster:
 
     def _written(self, member: SimulatedMember, generation: int) -> None:
         """The disk completed a step, sometimes all at once; report it to the process."""
-        if member.node is None or member.generation != generation or not member.disk.pending:
-            return
-        if member.paused_until > self.scheduler.now:
-            self.scheduler.at(member.paused_until, self._written, member, generation)
+        if not member.disk.pending or (node := self._running(member, generation, self._written)) is None:
             return
         steps = len(member.disk.pending) if self.scheduler.chance(0.3) else 1
         done = [self._sync(member) for _ in range(steps)]
         for position, one in enumerate(done):
             if isinstance(one, Stored):
-                self.drive(member, member.node.report_chunk_stored, one.token, one.held, one.meta)
+                self.drive(member, node.report_chunk_stored, one.token, one.held, one.meta)
             elif position + 1 == steps or isinstance(done[position + 1], Stored):
-                self.drive(member, member.node.report_persisted, one.token)
+                self.drive(member, node.report_persisted, one.token)
 
     def _sync(self, member: SimulatedMember) -> Persist | Stored:
         done = member.disk.sync()
@@ -323,13 +327,9 @@ class SimulatedCluster:
         return done
 
     def _apply_next(self, member: SimulatedMember, generation: int) -> None:
-        if member.node is None or member.generation != generation:
-            return
-        if member.paused_until > self.scheduler.now:
-            self.scheduler.at(member.paused_until, self._apply_next, member, generation)
-            return
-        if member.to_apply:
-            self._apply(member, member.node, member.to_apply.popleft())
+        node = self._running(member, generation, self._apply_next)
+        if node is not None and member.to_apply:
+            self._apply(member, node, member.to_apply.popleft())
 
     def _apply(self, member: SimulatedMember, node: RawNode, ready: Ready) -> None:
         if ready.restore is not None:

@@ -100,16 +100,17 @@ class Observer:
     def on_ready(self, member_id: int, node: RawNode, ready: Ready) -> None:
         """A member took one input and asked for ``ready``."""
         member = self._member(member_id)
-        member.before, member.status = member.status, node.status()
-        known = member.status.configuration
+        status = node.status()
+        member.before, member.status = member.status, status
+        known = status.configuration
         if not self.history.steps and known.servers and not known.log_index:
             self.history.configurations[0] = known  # the genesis, with its endpoints
         if ready.persist is not None:
             member.log.write(ready.persist, self.history.chain)
-        self.history.advance(member, member.status)
-        check_indexes(member.id, member.status)
+        self.history.advance(member, status)
+        check_indexes(member.id, status)
         for invariant in self._invariants:
-            invariant.on_ready(member, ready, self.history)
+            invariant.on_ready(member, status, ready, self.history)
 
     def on_durable(self, member_id: int, persist: Persist) -> None:
         """A write is on a member's disk, whether or not the member knows."""

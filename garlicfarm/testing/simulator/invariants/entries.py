@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from garlicfarm.application import StateMachine
-from garlicfarm.raft import Ready, SnapshotMeta
+from garlicfarm.raft import Ready, SnapshotMeta, Status
 from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
@@ -25,7 +25,7 @@ class Snapshots:
     """A received snapshot covers committed entries: its term is that of its last entry, its Configuration the
     one in force there (Raft §7)."""
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         snapshot = None if ready.persist is None else ready.persist.snapshot
         if snapshot is None:
             return

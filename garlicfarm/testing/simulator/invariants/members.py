@@ -30,7 +30,7 @@ class DurableQuorum:
         self._members = members
         self._steps = 0
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         if self._steps == len(history.steps):
             return
         self._steps = len(history.steps)
@@ -69,10 +69,7 @@ class PersistentVote:
         self._latest_term: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status = member.status
-        if status is None:
-            return
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         latest_term = self._latest_term.get(member.id, 0)
         if status.term < latest_term:
             raise Violation(
@@ -111,10 +108,8 @@ class Monotonic:
     def __init__(self) -> None:
         self._durable: dict[int, HardState] = {}
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status, before = member.status, member.before
-        if status is None:
-            return
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        before = member.before
         if before is None:
             kept = self._durable.get(member.id, HardState())
             fell = status.term < kept.term or status.commit < kept.commit
@@ -169,10 +164,9 @@ class MatchIndexes:
         self._members = members
         self._newest = 0
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status = member.status
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         # The entries that an older leader knows may be overwritten by now.
-        if status is None or status.role is not Role.LEADER or status.term < self._newest:
+        if status.role is not Role.LEADER or status.term < self._newest:
             return
         self._newest = status.term
         for peer, progress in status.peers.items():
@@ -194,10 +188,8 @@ class Configurations:
     term is, and it makes a commit index durable with it that covers them. Each names the one before it.
     The Configuration in force at a member is the newest that it knows as committed."""
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status, before = member.status, member.before
-        if status is None:
-            return
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        before = member.before
         changed = before is None or before.configuration is not status.configuration
         # A joining server has no members until a Configuration is committed there.
         if changed and status.configuration.servers:
@@ -249,12 +241,9 @@ class RemovedMembers:
     """A server outside the newest Configuration that it knows as committed neither leads nor
     campaigns: a removed one, and one that is joining (thesis 4.2.2; D6 lists what each may send)."""
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status = member.status
-        if (
-            status is not None
-            and status.role is not Role.FOLLOWER
-            and all(server.id != member.id for server in status.configuration.servers)
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        if status.role is not Role.FOLLOWER and all(
+            server.id != member.id for server in status.configuration.servers
         ):
             raise Violation(
                 "only members lead",

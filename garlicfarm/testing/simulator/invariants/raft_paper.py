@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garlicfarm.raft import Ready, Role
+from garlicfarm.raft import Ready, Role, Status
 from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["ElectionSafety", "LeaderAppendOnly", "LeaderCompleteness", "LogMatching", "StateMachineSafety"]
@@ -14,9 +14,8 @@ class ElectionSafety:
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status = member.status
-        if status is not None and status.role is Role.LEADER:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        if status.role is Role.LEADER:
             leader = self._leaders.setdefault(status.term, member.id)
             if leader != member.id:
                 raise Violation(
@@ -27,11 +26,11 @@ class ElectionSafety:
 class LeaderAppendOnly:
     """Leader Append-Only: a leader never overwrites or deletes entries in its log (Raft §5.3)."""
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         if ready.persist is None or ready.persist.truncate_from is None:
             return
-        status, before = member.status, member.before
-        if status is None or before is None or status.role is not Role.LEADER:
+        before = member.before
+        if before is None or status.role is not Role.LEADER:
             return
         if before.role is Role.LEADER and before.term == status.term:
             raise Violation(
@@ -46,7 +45,7 @@ class LogMatching:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
         if ready.persist is None:
             return
         for entry in ready.persist.entries:
@@ -67,9 +66,9 @@ class LeaderCompleteness:
         self._leaders: dict[int, ObservedMember] = {}  # the current ones by term
         self._steps = 0
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        status, before = member.status, member.before
-        if status is not None and status.role is Role.LEADER:
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        before = member.before
+        if status.role is Role.LEADER:
             self._leaders[status.term] = member
             if before is None or before.role is not Role.LEADER or before.term != status.term:
                 for index, term, _ in reversed(history.steps):
@@ -100,9 +99,9 @@ class StateMachineSafety:
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
 
-    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
-        if member.before is None and member.status is not None:
-            self._applied[member.id] = member.status.applied  # as its snapshot says
+    def on_ready(self, member: ObservedMember, status: Status, ready: Ready, history: History) -> None:
+        if member.before is None:
+            self._applied[member.id] = status.applied  # as its snapshot says
         if ready.restore is not None:
             if ready.restore.index <= self._applied[member.id]:
                 raise Violation(
