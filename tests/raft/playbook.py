@@ -128,7 +128,7 @@ class Player:
 
     def start(self) -> None:
         """Begin with what is on the disk."""
-        self.node = RawNode(self.config, self.disk, self._randint)
+        self.node = RawNode(self.config, self.disk, lambda low, high: self.randint(low, high))
         for peer, names in self.extensions.items():
             self.node.set_extensions(peer, names)
         self.node.tick(self.now)
@@ -136,9 +136,9 @@ class Player:
         self.state = self.disk.state(snapshot.index) if snapshot.index else b""
         self.turn()
 
-    def _randint(self, low: int, high: int) -> int:
-        assert low <= high
-        return low if self.random is None else max(low, min(self.random, high))
+    def randint(self, a: int, b: int) -> int:
+        assert a <= b
+        return a if self.random is None else max(a, min(self.random, b))
 
     def turn(self) -> Ready:
         """Do what the core wants done now."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.wire.messages import MessageType
+from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, POLL, VOTE, Player, Stage
 
 SPREAD_MS = 10
@@ -249,7 +249,7 @@ def test_member_whose_disk_hangs_does_not_campaign_for_it() -> None:
 def test_member_that_is_told_to_leave_does_not_campaign_for_it() -> None:
     stage = _farm(3)
     player = stage[3]
-    player.node._roles.on_order_to_leave(1)
+    player.take(Request(MessageType.LEAVE_CLUSTER_REQUEST, 1, 3, 1))
     player.miss(1, 1)
     player.wait(SPREAD_MS)
     assert (player.node.role, player.sent()) == (Role.FOLLOWER, [])

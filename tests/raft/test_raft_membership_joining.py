@@ -124,11 +124,11 @@ def test_slow_round_is_followed_by_another_one_over_what_came_meanwhile() -> Non
         player.propose(b"meanwhile")
         for _, seq, request in requests:
             player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
-        assert player.node._roles.leader.joining == 4
+        assert player.disk.contents[-1].value_type is ValueType.APPLICATION
     player.accept(peer=2)
     for _ in range(3):
         player.accept(peer=4)  # a fast one
-    assert player.node._roles.leader.joining == 0
+    assert player.disk.contents[-1].value_type is ValueType.CONFIGURATION
     player.accept()
     assert player.member_ids == [1, 2, 3, 4]
 

@@ -195,7 +195,7 @@ def test_5_2_election_timeouts_are_chosen_randomly_from_a_fixed_interval() -> No
     seen = set()
     for _ in range(400):
         player = Player()
-        player.node._state.randint = rng.randint
+        player.randint = rng.randint
         player.append(1)  # draws anew
         player.doubt()
         seen.add(player.now)
@@ -308,7 +308,7 @@ def test_5_2_timeouts_are_spread_so_that_in_most_cases_only_a_single_server_time
         ends = []
         for member in members:
             player = Player(member, members=members)
-            player.node._state.randint = rng.randint
+            player.randint = rng.randint
             if candidates:
                 player.campaign()
             else:

@@ -110,8 +110,7 @@ def test_lost_answer_to_the_last_piece_is_made_good_by_a_heartbeat() -> None:
     stage = _behind(batch_bytes=1000)
     piece = _deliver_a_piece(stage, answered=False)
     assert piece.done
-    seq = stage[1].node._roles.leader._replication.progress[3].snapshot.seq
-    stage[1].node.report_unreachable(3, seq)
+    stage[1].node.report_unreachable(3, None)
     stage.settle(1, 2, 3)
     assert stage[1].node.status().peers[3].match_index == 7
     assert [meta.index for meta in stage[3].restored] == [7]
