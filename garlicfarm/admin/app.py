@@ -23,6 +23,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from garlicfarm.admin.access import Authenticator
+from garlicfarm.admin.bodies import MAX_ENTRY_BYTES, drain, read_body, read_json
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
@@ -60,9 +61,7 @@ __all__ = ["create_app"]
 MAX_LIMIT = 20_000
 DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
-MAX_ENTRY_BYTES = 1 << 20
 MAX_BATCH = 1024
-BODY_DEADLINE_S = 30.0
 EXTENT_DEADLINE_S = 10.0  # shorter than clients wait
 
 T = TypeVar("T")
@@ -84,8 +83,8 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     :param metrics_token: required by ``/metrics`` and the health endpoints except over loopback.
     """
     api = _Api(node, Authenticator(node, metrics_token), shutdown)
-    rankings, readers = Rankings(api.farm, _body), Readers(api.farm)
-    dashboard = Dashboard(node, _body, readers)
+    rankings, readers = Rankings(api.farm), Readers(api.farm)
+    dashboard = Dashboard(node, readers)
     watch = Watch(node, api.read, shutdown)
 
     def of_farm(method: str, path: str, role: UserRole, endpoint: Endpoint) -> Route:
@@ -146,7 +145,7 @@ class _Api:
             try:
                 user = await self._authenticator.user(request, role)
             except Problem:
-                await _drain(request)
+                await drain(request)
                 raise
             return await endpoint(request, user)
 
@@ -261,19 +260,19 @@ class _Api:
         return json_answer({"upto": last, "bytes": size}, farm)
 
     async def post(self, request: Request, user: str) -> Response:
-        entry = await _body(request)
+        entry = await read_body(request)
         farm = self.farm(request)
         return await _committed(farm, farm.post(entry, user))
 
     async def post_batch(self, request: Request, user: str) -> Response:
-        entries = _entries(await _body(request))
+        entries = _entries(await read_body(request))
         farm = self.farm(request)
         with commit_deadline():
             outcomes = [_outcome(outcome) for outcome in await farm.post_batch(entries, user)]
         return json_answer({"outcomes": outcomes}, farm)
 
     async def administer(self, request: Request, user: str) -> Response:
-        wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
+        wanted = await read_json(request, _Policy, '{"action": …, "args": {…}}')
         farm = self.farm(request)
         if wanted.action == "remove":  # its entry alone removes no member
             raise Problem(
@@ -290,11 +289,11 @@ class _Api:
         return json_answer(farm.members(), farm)
 
     async def add_member(self, request: Request, user: str) -> Response:
-        wanted = await _decoded(request, ClusterServer, '{"id": …, "endpoint": …}')
+        wanted = await read_json(request, ClusterServer, '{"id": …, "endpoint": …}')
         return await self._change(request, "add", wanted.id, wanted.endpoint, user)
 
     async def set_member(self, request: Request, user: str) -> Response:
-        wanted = await _decoded(request, _Endpoint, '{"endpoint": …}')
+        wanted = await read_json(request, _Endpoint, '{"endpoint": …}')
         return await self._change(request, "set", _member(request), wanted.endpoint, user, status=200)
 
     async def remove_member(self, request: Request, user: str) -> Response:
@@ -320,7 +319,7 @@ class _Api:
         return await _committed(farm, outcome, status=status)
 
     async def step_down(self, request: Request, user: str) -> Response:
-        wanted = await _decoded(request, _StepDown, '{"to": …}')
+        wanted = await read_json(request, _StepDown, '{"to": …}')
         farm = self.farm(request)
         with commit_deadline("no member is known to have taken over"):
             leader = await farm.step_down(wanted.to, user)
@@ -337,7 +336,7 @@ class _Api:
     async def _application(self, name: str, endpoint: AdminEndpoint, request: Request, user: str) -> Response:
         request.path_params["farm"] = name
         farm = await self.read(request)
-        body = await _body(request) if endpoint.method == "POST" else b""
+        body = await read_body(request) if endpoint.method == "POST" else b""
         query = dict(request.query_params)
         with commit_deadline("no answer of the application"):
             answer = await endpoint.handle(AdminRequest(user, query, body))
@@ -415,14 +414,6 @@ class _StepDown(msgspec.Struct):
     to: int = 0
 
 
-async def _decoded(request: Request, kind: type[T], form: str) -> T:
-    body = await _body(request)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "bad-body", f"the body is not {form}", "Correct it.") from error
-
-
 def _member(request: Request) -> int:
     text = request.path_params["id"]
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
@@ -464,23 +455,6 @@ def _form(request: Request) -> tuple[str, _Encode]:
     raise Problem(406, "not-acceptable", f"entries come as {known}", "Send one of them as `Accept`.")
 
 
-async def _body(request: Request) -> bytes:
-    """The request's body, at most `MAX_ENTRY_BYTES`; no more is ever in memory."""
-    body = bytearray()
-    with trio.move_on_after(BODY_DEADLINE_S):
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise Problem(400, "incomplete", "the body is incomplete", "Send it again.")
-            body += message.get("body", b"")
-            if len(body) > MAX_ENTRY_BYTES:
-                await _drain(request)
-                raise Problem(413, "too-large", f"a body has at most {MAX_ENTRY_BYTES} bytes", "Split it.")
-            if not message.get("more_body", False):
-                return bytes(body)
-    raise Problem(408, "too-slow", f"no complete body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
-
-
 def _entries(body: bytes) -> list[bytes]:
     """The values of the records of a batch."""
     decoder = binary_format.RecordDecoder()
@@ -502,18 +476,6 @@ def _outcome(outcome: tuple[int, int] | EntryRefused) -> dict[str, object]:
         return problem.body()
     index, term = outcome
     return {"index": index, "term": term}
-
-
-async def _drain(request: Request) -> None:
-    """Discard the rest of a body, up to a limit: a client that is still sending would miss the answer if we
-    closed the connection."""
-    dropped = 0
-    with trio.move_on_after(2):
-        while dropped <= 2 * MAX_ENTRY_BYTES:
-            message = await request.receive()
-            dropped += len(message.get("body", b""))
-            if not message.get("more_body", False):
-                return
 
 
 def _answer_problem(request: HTTPConnection, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from urllib.parse import parse_qsl, urlencode
@@ -25,6 +25,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from garlicfarm.admin.bodies import read_body
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
 from garlicfarm.admin.health import (
@@ -107,16 +108,10 @@ _PAGES.filters |= _FILTERS
 
 
 class Dashboard:
-    """The endpoints of the page.
+    """The endpoints of the page."""
 
-    :param read_body: a request's body, bounded in size and time.
-    """
-
-    def __init__(
-        self, node: NodeView, read_body: Callable[[Request], Awaitable[bytes]], readers: Readers
-    ) -> None:
+    def __init__(self, node: NodeView, readers: Readers) -> None:
         self._node = node
-        self._read_body = read_body
         self._readers = readers
         self._key = os.urandom(32)
         self._histories: dict[str, History] = {}
@@ -170,7 +165,7 @@ class Dashboard:
         """Carry out a form of the page; then redirect to the page, or answer with the error."""
         leader_url = None
         try:
-            form = _fields(await self._read_body(request))
+            form = _fields(await read_body(request))
             self._check_source(request, form.get("token", ""), user)
             farm = self._farm(form.get("farm", ""))
             leader_url = farm.leader_url()

@@ -13,6 +13,7 @@ import trio
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from garlicfarm.admin.bodies import read_body
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.problems import Problem
 from garlicfarm.admin.query import number, parse_number
@@ -32,20 +33,14 @@ class Rankings:
     """The endpoints.
 
     :param find_farm: the farm that a request names.
-    :param read_body: a request's body, bounded in size and time.
     """
 
-    def __init__(
-        self,
-        find_farm: Callable[[HTTPConnection], FarmView],
-        read_body: Callable[[Request], Awaitable[bytes]],
-    ) -> None:
+    def __init__(self, find_farm: Callable[[HTTPConnection], FarmView]) -> None:
         self._find_farm = find_farm
-        self._read_body = read_body
 
     async def put(self, request: Request, user: str) -> Response:
         """Store a ranking: 201, or 200 where its bytes are stored for that batch already."""
-        body = await self._read_body(request)
+        body = await read_body(request)
         farm, query = self._find_farm(request), _query(request)
         batch = int(parse_number("batch", request.path_params["batch"], MAX_NUMBER))
         asof = int(number(request, "asof", 0, MAX_NUMBER, least=1))

@@ -141,7 +141,16 @@ def test_admin_page_has_every_kind_of_event_and_the_limits_of_watchers() -> None
 
 def test_admin_page_has_every_kind_of_problem() -> None:
     kinds = set()
-    for name in ("access.py", "app.py", "problems.py", "query.py", "rankings.py", "readers.py", "watch.py"):
+    for name in (
+        "access.py",
+        "app.py",
+        "bodies.py",
+        "problems.py",
+        "query.py",
+        "rankings.py",
+        "readers.py",
+        "watch.py",
+    ):
         source = (ROOT / "garlicfarm" / "admin" / name).read_text(encoding="utf-8")
         kinds |= set(re.findall(r'Problem\(\s*(?:\d+|error\.status_code),\s*"([a-z-]+)"', source))
     text = (
