@@ -102,12 +102,13 @@ def ask(
     import trio
 
     from garlicfarm.cli.sign_of_life import sign_of_life
+    from garlicfarm.client.admin import client_of
 
     async def main() -> T:
         found = find_node(options)
         with deadline(options.timeout_s, unmet or f"no answer from {' or '.join(found.urls)}"):
             urls = " or ".join(found.urls)
-            async with found.client() as client:
+            async with client_of(found) as client:
                 async with sign_of_life(f"{awaited or 'an answer'} from {urls}"):
                     farm = await farm_name(client, options)
                     if not follows:

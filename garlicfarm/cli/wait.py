@@ -57,6 +57,7 @@ async def _wait(options: Options, wanted: str) -> None:
     import trio
 
     from garlicfarm.cli.sign_of_life import sign_of_life
+    from garlicfarm.client.admin import client_of
     from garlicfarm.errors import UnreachableError
 
     unmet, is_met = _CONDITIONS[wanted]
@@ -66,7 +67,7 @@ async def _wait(options: Options, wanted: str) -> None:
             while True:
                 try:
                     # Asked anew each time: a node that is started again may have another address.
-                    async with find_node(options).client() as client:
+                    async with client_of(find_node(options)) as client:
                         farm = await farm_name(client, options)
                         status = await client.status(farm)
                         if is_met(status):

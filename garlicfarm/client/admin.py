@@ -20,7 +20,8 @@ import msgspec
 
 from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
 from garlicfarm.client.https import CONNECT_ERRORS, TIMEOUTS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
-from garlicfarm.client.trust import client_tls, node_address
+from garlicfarm.client.trust import NodeAccess, client_tls, node_address
+from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from garlicfarm.client.events import EventStream
     from garlicfarm.raft.types import Entry
 
-__all__ = ["AdminClient", "Page"]
+__all__ = ["AdminClient", "Page", "client_of"]
 
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
@@ -399,6 +400,16 @@ class AdminClient:
             self._followed.add(leader[0])
             self._nodes[leader[0]] = self._client(*leader)
             yield leader[0], self._nodes[leader[0]]
+
+
+def client_of(access: NodeAccess) -> AdminClient:
+    """A client that logs in with the password in ``access.password_file``.
+
+    :raises ConfigError: that file cannot be read, or others can read it; a URL, pin or authority is not
+        usable (the caller's fault).
+    """
+    password = read_private_file(access.password_file).strip()
+    return AdminClient(access.urls, user=access.user, password=password, pin=access.pin, ca=access.ca)
 
 
 def _may_succeed_elsewhere(error: GarlicFarmError, method: str) -> bool:

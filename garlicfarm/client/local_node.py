@@ -56,10 +56,12 @@ def from_config(
     if (user == LOCAL_USER) != (password_file is None):
         raise ConfigError([f"give user and password_file together, or neither, to be {LOCAL_USER}"])
     given = None if path is None else Path(path)
+    from garlicfarm.client.admin import client_of
+
     found = local_node(load(find_config(given, os.environ, Path.cwd()), os.environ))
     if password_file is not None:
         found = replace(found, user=user, password_file=Path(password_file))
-    return found.client()
+    return client_of(found)
 
 
 def local_node(config: Config) -> NodeAccess:

@@ -11,15 +11,10 @@ import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import check_regular
-
-if TYPE_CHECKING:
-    from garlicfarm.client.admin import AdminClient
 
 __all__ = ["NodeAccess", "client_tls", "node_address", "pin_digest"]
 
@@ -39,17 +34,6 @@ class NodeAccess:
     password_file: Path
     pin: str | None = None
     ca: Path | None = None
-
-    def client(self) -> AdminClient:
-        """A client that logs in with the password in ``password_file``.
-
-        :raises ConfigError: that file cannot be read, or others can read it; a URL, pin or authority is not
-            usable (the caller's fault).
-        """
-        from garlicfarm.client.admin import AdminClient
-
-        password = read_private_file(self.password_file).strip()
-        return AdminClient(self.urls, user=self.user, password=password, pin=self.pin, ca=self.ca)
 
 
 def node_address(text: str) -> tuple[str, str | None]:
