@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from garlicfarm.cli import run
-from garlicfarm.raft.types import Entry
-from garlicfarm.wire.messages import ValueType
 from tests.publishing.naive_fold import NaiveFold
 from tests.spark.feed_server import USER, FeedServer, feed_server
-from tests.spark.whatif_log import recorded
+from tests.spark.script import hours_log
 
-LOG = [Entry(index, term, ValueType(kind), value) for index, term, kind, value in recorded(1)]
+LOG = hours_log(0.5)
 
 
 @pytest.fixture

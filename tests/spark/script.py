@@ -20,6 +20,7 @@ from garlicfarm_plugin_spark.ranking import Row
 from tests.publishing.scripted_log import FILE, T0, configuration, status
 
 GENESIS = configuration(1, 2, 3)
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,20 @@ def many_entries(count: int) -> list[Entry]:
         document = status(member, date, headroom=len(log) * 7 % 100, applied=len(log), sequence=date)
         log.append(Entry(len(log) + 1, 4, ValueType.APPLICATION, encode_status(document)))
     return log[:count]
+
+
+def hours_log(hours: float) -> list[Entry]:
+    """Three members, a status each in 20 s; 3 is silent in the second hour, and who is best changes."""
+    log = [Entry(1, 1, ValueType.CONFIGURATION, encode_configuration(configuration(1, 2, 3, index=1)))]
+    for date in range(T0, T0 + round(hours * HOUR_MS) + 60_000, 20_000):
+        for member in (1, 2, 3):
+            if member == 3 and 1.2 < (date - T0) / HOUR_MS < 2.2:
+                continue
+            free = 50 + 40 * ((date - T0) // (600_000 * member) % 2)
+            post = {"applied": len(log), "sequence": date, "interval_ms": 20_000, "publishing": member == 2}
+            made = status(member, date + member, headroom=free, **post)
+            log.append(Entry(len(log) + 1, 1, ValueType.APPLICATION, encode_status(made)))
+    return log
 
 
 def fold_rows(log: Iterable[Entry]) -> list[Row]:

@@ -14,41 +14,21 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm.publishing.entries import encode_status
-from garlicfarm.raft.types import Entry
-from garlicfarm.wire import encode_configuration
-from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.history import stored
 from garlicfarm_plugin_spark.history_query import history
 from garlicfarm_plugin_spark.parquet import ParquetSink
 from garlicfarm_plugin_spark.session import Session
-from tests.publishing.scripted_log import T0, configuration, status
+from tests.publishing.scripted_log import T0
 from tests.spark.feed_server import feed_server
-from tests.spark.script import of_cluster
+from tests.spark.script import HOUR_MS, hours_log, of_cluster
 from tests.spark.stored import ranked, read_rankings, write
 
 pytestmark = pytest.mark.spark
 
-HOUR_MS = 3_600_000
 HOURS = 5
 
-
-def hours_log() -> list[Entry]:
-    """Three members for some hours, a status each in 20 s; 3 is silent for one, and who is best changes."""
-    log = [Entry(1, 1, ValueType.CONFIGURATION, encode_configuration(configuration(1, 2, 3, index=1)))]
-    for date in range(T0, T0 + HOURS * HOUR_MS + 60_000, 20_000):
-        for member in (1, 2, 3):
-            if member == 3 and 1.2 < (date - T0) / HOUR_MS < 2.2:
-                continue
-            free = 50 + 40 * ((date - T0) // (600_000 * member) % 2)
-            post = {"applied": len(log), "sequence": date, "interval_ms": 20_000, "publishing": member == 2}
-            made = status(member, date + member, headroom=free, **post)
-            log.append(Entry(len(log) + 1, 1, ValueType.APPLICATION, encode_status(made)))
-    return log
-
-
-LOG = hours_log()
+LOG = hours_log(HOURS)
 
 
 def plain(frame: Any) -> list[dict[str, Any]]:

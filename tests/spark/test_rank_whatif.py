@@ -68,7 +68,7 @@ def test_whatif_prints_a_row_for_each_setting_with_the_least_lost_first(
     assert len(rows) == 9
     lost = [int(row.split()[-1]) for row in rows]
     assert lost == sorted(lost)
-    assert [row.split()[1:3] for row in rows if row.startswith("*")] == [["20000", "3"]]
+    assert [row.split()[1:3] for row in rows if row.startswith("*")] == [["50000", "3"]]
 
 
 def test_whatif_as_json_has_all_figures(
@@ -85,7 +85,7 @@ def test_whatif_as_json_has_all_figures(
     assert sorted((row["margin"], row["R"], row["current"]) for row in body["settings"]) == [
         (0, 3, False),
         (0, 8, False),
-        (20_000, 3, True),
+        (50_000, 3, True),
         (100_000, 3, False),
         (100_000, 8, False),
     ]

@@ -28,10 +28,10 @@ from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
 from garlicfarm_plugin_spark.whatif import Recording
 from tests.publishing.scripted_log import configuration
 from tests.spark.feed_server import PASSWORD, FeedServer, feed_server
-from tests.spark.whatif_log import recorded
+from tests.spark.script import fold_rows, hours_log
 
-ROWS = recorded(1)
-GENESIS = Genesis("farm", bytes(range(16)), "publisher", 2, configuration(1, 2, 3, 4))
+ROWS = fold_rows(hours_log(0.5))
+GENESIS = Genesis("farm", bytes(range(16)), "publisher", 2, configuration(1, 2, 3))
 
 
 def entries(rows: list[Row]) -> list[Entry]:
@@ -84,7 +84,7 @@ def test_log_of_a_directory_is_that_of_its_node(data: Path) -> None:
 
 def test_compacted_log_of_a_directory_begins_with_a_state(data: Path) -> None:
     directory, cut = data / "farms" / "farm", 50
-    members = Configuration(1, 0, configuration(1, 2, 3, 4).servers)
+    members = Configuration(1, 0, configuration(1, 2, 3).servers)
     made = Snapshot(GENESIS.farm_id, "publisher", 2, cut, 1, members, (), None, state(cut))
     write_snapshot(directory / SNAPSHOTS, made)
 
