@@ -14,7 +14,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.publishing.ranking import BECAUSE
 from garlicfarm_plugin_spark.charts import WIDTH, score_ticks
 from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, By
-from garlicfarm_plugin_spark.overview import Change, Charts, Outline
+from garlicfarm_plugin_spark.overview import Change, Charts, Outline, Row
 from garlicfarm_plugin_spark.period import PERIODS_MS, date_of
 from garlicfarm_plugin_spark.stored_rows import StoredFarm, no_time, stored_farms
 from garlicfarm_plugin_spark.whatif_file import read_outcomes
@@ -39,18 +39,6 @@ _PAGES.filters["when"] = lambda time_ms: f"{datetime.fromtimestamp(time_ms // 10
 _PAGES.filters["percent"] = lambda share: "–" if share is None else f"{int(share * 10_000) / 100:.2f} %"
 _PAGES.filters["seconds"] = lambda ms: "–" if ms is None else f"{ms / 1000:,.1f} s"
 _PAGES.filters["points"] = lambda score: "–" if score is None else f"{score:,.0f}"
-
-
-class _Order(msgspec.Struct):
-    by: str
-    index: int
-
-
-class _Ranking(msgspec.Struct):
-    """What the columns of a row do not say."""
-
-    because: str = ""
-    orders: dict[str, _Order] = {}
 
 
 def report(
@@ -150,16 +138,16 @@ def _window(stored: StoredFarm, days: float | None) -> tuple[str, int, str]:
     return newest.farm_id, begin_ms, date_of(max(0, begin_ms - LONGEST_MS))
 
 
-def _texts(stored: StoredFarm, farm_id: str, since: str, indexes: list[int]) -> dict[int, _Ranking]:
-    """What the rankings at ``indexes`` say besides."""
+def _texts(stored: StoredFarm, farm_id: str, since: str, indexes: list[int]) -> dict[int, Row]:
+    """What the rankings at ``indexes`` say besides: the bodies of ``GET …/ranking``."""
     rows = stored.rows(farm_id, ["ranking"], since=since, indexes=indexes)
-    return {row["log_index"]: msgspec.json.decode(row["ranking"], type=_Ranking) for row in rows}
+    return {row["log_index"]: msgspec.json.decode(row["ranking"]) for row in rows}
 
 
-def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
+def _change(change: Change, texts: Mapping[int, Row]) -> dict[str, Any]:
     """A line of the table: what differs from the row before."""
     row = change.row
-    text = texts.get(row["log_index"], _Ranking())  # its date may have been deleted since
+    text = texts.get(row["log_index"], {"because": "", "orders": {}})  # its date may have been deleted since
     told = [_told(name, change.before, row, text) for name in row["changed"] if name != "order"]
     return {
         "index": row["log_index"],
@@ -168,7 +156,7 @@ def _change(change: Change, texts: Mapping[int, _Ranking]) -> dict[str, Any]:
     }
 
 
-def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], text: _Ranking) -> str:
+def _told(name: str, before: Row | None, row: Row, text: Row) -> str:
     # A second query may begin here with a state. As it sees it, all of that is new.
     is_state = (
         before is not None and "publisher" in row["changed"] and before["publisher"] == row["publisher"]
@@ -180,7 +168,7 @@ def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], t
             if row["publisher"] is None:
                 return "no publisher: no member is eligible"
             took = "" if before is None or before["publisher"] is None else f", after {before['publisher']}"
-            return f"member {row['publisher']} publishes{took}: {BECAUSE[text.because]}"
+            return f"member {row['publisher']} publishes{took}: {BECAUSE[text['because']]}"
         case "holders":
             return f"holders: {_ids(row['holders'])}"
         case "recency":
@@ -190,9 +178,9 @@ def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], t
             return "; ".join([*told, *([f"no longer recent: {_ids(was - now)}"] if was - now else [])])
         case _:
             orders = [
-                f"{what} by {order.by}"
-                for what, order in text.orders.items()
-                if order.index == row["log_index"]
+                f"{what} by {order['by']}"
+                for what, order in text["orders"].items()
+                if order["index"] == row["log_index"]
             ]
             if is_state and not orders:
                 return ""
