@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.directory import LocalDirectory
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
-from garlicfarm_plugin_spark.stored_rows import stored_farms
+from garlicfarm_plugin_spark.stored_rows import StoredFile, stored_farms
 
 __all__ = ["MOST_BYTES", "Merged", "compact"]
 
@@ -49,43 +50,36 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
     """
     with _alone(directory):
         stored = LocalDirectory(directory)
-        known = {each.path for farm in stored_farms(directory) for each in farm.files()}
+        known: defaultdict[Path, list[StoredFile]] = defaultdict(list)
+        for farm in stored_farms(directory):
+            for file in farm.files():
+                known[file.path.parent].append(file)
         for folder in sorted(directory.glob("farm=*/date=*")):
             try:
                 stored.clear(str(folder.relative_to(directory)))
             except OSError as error:
                 raise _failed(folder, error) from error
-            files = sorted(known.intersection(folder.glob("*")))
+            files = [each for each in known[folder] if each.path.exists()]
             groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
             if groups:
                 rows, left = zip(*(_merge(stored, directory, folder, group) for group in groups), strict=True)
                 merged = sum(map(len, groups))
-                farm, date = (part.name.partition("=")[2] for part in (folder.parent, folder))
-                yield Merged(farm, date, len(files), len(files) - merged + sum(left), sum(rows))
+                name, date = (part.name.partition("=")[2] for part in (folder.parent, folder))
+                yield Merged(name, date, len(files), len(files) - merged + sum(left), sum(rows))
 
 
-def _groups(files: list[Path], most_bytes: int) -> Iterator[list[Path]]:
-    """Neighbours that have no more than ``most_bytes`` together, or one of any size."""
+def _groups(files: list[StoredFile], most_bytes: int) -> Iterator[list[Path]]:
+    """Neighbours by name that have no more than ``most_bytes`` together, or one of any size."""
     group: list[Path] = []
     total = 0
-    for path in files:
-        size = _size(path)
-        if group and total + size > most_bytes:
+    for file in sorted(files, key=lambda each: each.path):
+        if group and total + file.size_bytes > most_bytes:
             yield group
             group, total = [], 0
-        group.append(path)
-        total += size
+        group.append(file.path)
+        total += file.size_bytes
     if group:
         yield group
-
-
-def _size(path: Path) -> int:
-    """Without its compression."""
-    try:
-        found = pyarrow.parquet.read_metadata(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise _failed(path.parent, error) from error
-    return sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))
 
 
 def _merge(stored: LocalDirectory, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:

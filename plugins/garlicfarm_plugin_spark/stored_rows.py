@@ -50,6 +50,8 @@ class StoredFile:
     last: int
     newest_ms: int
     """farm time"""
+    size_bytes: int
+    """without its compression"""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ def _described(path: Path) -> StoredFile | None:
         footer = pyarrow.parquet.read_metadata(path)
         if missing := _COLUMNS.difference(footer.schema.to_arrow_schema().names):
             raise _foreign(path, f"it has no column {min(missing)}")
-        for group in map(footer.row_group, range(footer.num_row_groups)):
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        for group in groups:
             for column in map(group.column, range(group.num_columns)):
                 name, told = column.path_in_schema, column.statistics
                 if _TOLD.get(name) == column.physical_type and told and told.has_min_max:
@@ -220,7 +223,8 @@ def _described(path: Path) -> StoredFile | None:
         return None
     if described < len(_TOLD) * footer.num_row_groups or ranges["farm_id"][0] != ranges["farm_id"][1]:
         raise _foreign(path, "its footer names no single farm_id, log_index and farm_time_ms")
-    return StoredFile(path, ranges["farm_id"][0], *ranges["log_index"], ranges["farm_time_ms"][1])
+    size_bytes = sum(group.total_byte_size for group in groups)
+    return StoredFile(path, ranges["farm_id"][0], *ranges["log_index"], ranges["farm_time_ms"][1], size_bytes)
 
 
 def _merged(
