@@ -15,7 +15,14 @@ from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.node_access import deadline, find_node
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.rank_options import Address, Farms, Sink, Trigger, conf_option, master_option
+from garlicfarm.cli.rank_options import (
+    conf_option,
+    master_option,
+    parse_address,
+    parse_farms,
+    parse_sink,
+    parse_trigger,
+)
 from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
@@ -45,7 +52,8 @@ RANK_COMMANDS = {
 @click.option("--once", is_flag=True, help="Rank the entries that are committed now, then end.")
 @click.option(
     "--trigger",
-    type=Trigger(),
+    type=parse_trigger,
+    metavar="DURATION",
     help="Rank at most this often, as 500ms or 1m: a rarer batch costs less CPU. 0s: as often as possible."
     f" Default: {format_ms(TRIGGER_MS)}.",
 )
@@ -57,7 +65,7 @@ RANK_COMMANDS = {
 )
 @click.option(
     "--sink",
-    type=Sink(),
+    type=parse_sink,
     metavar="console|memory|garlicfarm|parquet:DIRECTORY|parquet:URI",
     default="console",
     show_default=True,
@@ -82,7 +90,7 @@ RANK_COMMANDS = {
 )
 @click.option(
     "--metrics",
-    type=Address(),
+    type=parse_address,
     metavar="HOST:PORT",
     help="Serve metrics for Prometheus there, without a login.",
 )
@@ -96,7 +104,7 @@ RANK_COMMANDS = {
 @click.option(
     "--farm",
     "farms",
-    type=Farms(),
+    type=parse_farms,
     metavar="NAME[,NAME…]|*",
     help="The farms, if the node has several; *: all of the application publisher, now and later.",
 )

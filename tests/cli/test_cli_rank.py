@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from garlicfarm.cli.rank import rank
-from garlicfarm.cli.rank_options import Address, Farms
+from garlicfarm.cli.rank_options import parse_address, parse_farms
 from garlicfarm.cli.rank_screen import Lines, Screen
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark import java, session
@@ -34,14 +34,14 @@ def ranking(upto: int) -> str:
     ("value", "farms"), [("barn", ("barn",)), ("barn,field,barn", ("barn", "field")), ("*", ())]
 )
 def test_farms_are_a_name_several_or_all(value: str, farms: tuple[str, ...]) -> None:
-    assert Farms().convert(value, None, None) == farms
+    assert parse_farms(value) == farms
 
 
 @pytest.mark.parametrize(
     ("value", "address"), [("127.0.0.1:9110", ("127.0.0.1", 9110)), ("[::1]:1", ("::1", 1))]
 )
 def test_address_of_metrics_is_host_and_port(value: str, address: tuple[str, int]) -> None:
-    assert Address().convert(value, None, None) == address
+    assert parse_address(value) == address
 
 
 @pytest.mark.parametrize(
