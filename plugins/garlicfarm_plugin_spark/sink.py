@@ -102,18 +102,17 @@ class RankingWriter(DataSourceStreamArrowWriter):
 
     @hide_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        newest: dict[str, Ranking] = {}
+        rankings: list[Ranking] = []
         for message in messages:
             assert isinstance(message, Newest)  # none is None: all tasks have succeeded
-            for ranking in message.rankings:
-                if ranking.farm_id not in newest or newest[ranking.farm_id].index < ranking.index:
-                    newest[ranking.farm_id] = ranking
+            rankings += message.rankings
+        newest = {each.farm_id: each for each in sorted(rankings, key=lambda each: each.index)}
         of_nodes: dict[NodeAccess, list[Ranking]] = {}
         for ranking in newest.values():
             of_nodes.setdefault(self._nodes_of.get(ranking.farm.lower(), self._nodes), []).append(ranking)
-        for nodes, rankings in of_nodes.items():
+        for nodes, there in of_nodes.items():
             with closing(NodeReader(nodes)) as reader:
-                self._store(reader, rankings, batchId)
+                self._store(reader, there, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing was stored before `commit`, which is repeated."""

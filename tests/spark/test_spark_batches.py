@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -31,6 +32,14 @@ def head(commit_index: int, first_index: int = 1, farm_id: str = A) -> FarmHead:
 def ends(*arguments: Any, **limits: Any) -> dict[str, tuple[int | None, int]]:
     """(begin, index) by farm."""
     return {farm: (one.begin, one.index) for farm, one in next_positions(*arguments, **limits).items()}
+
+
+def batches(heads: Mapping[str, FarmHead], **limits: Any) -> Iterator[Mapping[str, Position]]:
+    """The ends of all batches, until everything is read."""
+    positions: Mapping[str, Position] = {}
+    while (end := next_positions(positions, heads, EARLIEST, **limits)) is not positions:
+        yield end
+        positions = end
 
 
 # Offsets
@@ -152,11 +161,7 @@ def test_batch_of_what_is_available_now_begins_no_farm_that_came_later() -> None
 def test_batches_divide_the_limit_fairly_until_all_is_read() -> None:
     sizes = {"a": 1000, "b": 10, "c": 300}
     heads = {farm: head(size) for farm, size in sizes.items()}
-    positions: Any = {}
-    seen = []
-    while (end := next_positions(positions, heads, EARLIEST, max_entries=100)) is not positions:
-        seen.append({farm: one.index for farm, one in end.items()})
-        positions = end
+    seen = [{farm: one.index for farm, one in end.items()} for end in batches(heads, max_entries=100)]
     assert seen[0] == {"a": 45, "b": 10, "c": 45}
     assert seen[-1] == sizes
     assert len(seen) == -(-sum(sizes.values()) // 100)
@@ -208,13 +213,8 @@ def test_batch_of_few_entries_asks_for_no_sizes() -> None:
 
 def test_batches_of_the_largest_entries_stay_within_the_bytes() -> None:
     sizes = Sizes(a=[MAX_VALUE_BYTES] * 500)
-    positions: Any = {}
-    seen = []
-    limits: Any = {"max_entries": 20_000, "max_bytes": 64 << 20, "extent": sizes}
-    while (end := next_positions(positions, {"a": head(500)}, EARLIEST, **limits)) is not positions:
-        seen.append(end["a"].index)
-        positions = end
-    assert seen == [*range(64, 500, 64), 500]
+    found = batches({"a": head(500)}, max_entries=20_000, max_bytes=64 << 20, extent=sizes)
+    assert [end["a"].index for end in found] == [*range(64, 500, 64), 500]
 
 
 def test_batches_divide_the_bytes_fairly_and_small_farms_leave_theirs_to_others() -> None:
@@ -233,8 +233,8 @@ def test_batches_of_any_sizes_end_within_the_bytes_or_with_one_entry_per_farm(
 ) -> None:
     sizes = Sizes(**{f"f{number}": log for number, log in enumerate(logs)})
     heads = {farm: head(len(log)) for farm, log in sizes.logs.items()}
-    positions: Any = {}
-    while (end := next_positions(positions, heads, EARLIEST, max_bytes=most, extent=sizes)) is not positions:
+    positions: Mapping[str, Position] = {}
+    for end in batches(heads, max_bytes=most, extent=sizes):
         begun = {farm: positions[farm].index if farm in positions else 0 for farm in heads}
         batch = {farm: sizes.logs[farm][begun[farm] : end[farm].index] for farm in heads}
         one_each = sum(each[0] for each in batch.values() if each)

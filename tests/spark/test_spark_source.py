@@ -301,24 +301,6 @@ def test_reader_of_many_farms_asks_once_for_all_of_them(server: FeedServer) -> N
     }
 
 
-def test_reader_of_a_farm_that_is_named_and_gone_says_so(server: FeedServer) -> None:
-    server.add_farm("barn", LOG[:20])
-    found = reader(server, farm="barn farm")
-    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
-    del server.node.farms["barn"]
-    with pytest.raises(ConfigError, match="has no farm 'barn', only: farm"):
-        found.latestOffset(end, ReadAllAvailable())
-
-
-def test_reader_of_a_farm_that_is_named_and_made_anew_refuses(server: FeedServer) -> None:
-    server.add_farm("barn", LOG[:20])
-    found = reader(server, farm="barn farm")
-    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
-    server.node.farms["barn"].farm_id = bytes(16)
-    with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'barn'"):
-        found.latestOffset(end, ReadAllAvailable())
-
-
 def test_reader_of_all_farms_reads_one_made_anew_as_another_farm_and_the_old_one_never_again(
     server: FeedServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ Needs no Java."""
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from garlicfarm.publishing.strict_json import MAX_DEPTH, MAX_ENTRY_BYTES, MAX_VA
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
-from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Losses, next_positions
-from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers
+from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES
+from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.options import DEFAULTS, read_options
 from garlicfarm_plugin_spark.ranking import Fold
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.spark.feed_server import feed_server
+from tests.spark.test_spark_batches import batches
 
 MEMBERS = 256
 MAX_BYTES = read_options({"url": "https://a:1", "farm": "f", "user": "u", "passwordFile": "p"}).max_bytes
@@ -53,19 +55,9 @@ def test_batches_of_the_worst_entries_stay_within_the_default_bytes(tmp_path: Pa
     log = [Entry(index, 1, ValueType.APPLICATION, value) for index in range(1, 141)]
     with feed_server(tmp_path / "node") as server:
         server.farm.log.extend(log)
-        feed = NodeReader(server.access)
-        heads = feed.heads()
-        asked: Any = {"max_entries": 20_000, "max_bytes": MAX_BYTES, "extent": feed.extent}
-
-        positions: Any = {}
-        ends = []
-        while True:
-            end = next_positions(positions, heads, Losses("earliest", strict=True), **asked)
-            if end is positions:
-                break
-            positions = end
-            ends.append(end["farm"].index)
-        feed.close()
+        with closing(NodeReader(server.access)) as feed:
+            found = batches(feed.heads(), max_entries=20_000, max_bytes=MAX_BYTES, extent=feed.extent)
+            ends = [end["farm"].index for end in found]
     assert ends == [64, 128, 140]
     fold = Fold("farm")
     fold.apply([(each.index, 1, 1, each.value) for each in log[:64]])
@@ -104,7 +96,6 @@ def test_query_begins_with_the_largest_state_that_a_farm_can_have(tmp_path: Path
         (part,) = reader.partitions(reader.initialOffset(), end)
         (batch,) = reader.read(part)
         (state,) = batch["value"].to_pylist()
-        close_readers()
     assert len(state) > MEMBERS * MAX_ENTRY_BYTES
     assert batch["log_index"].to_pylist() == [len(log)]
     assert len(json.dumps(end)) < len(state), "Spark keeps it in the checkpoint, compressed"
