@@ -16,7 +16,7 @@ import trio
 
 from garlicfarm.transport import Endpoint
 
-__all__ = ["CProgram", "CTower", "c_consumer", "c_producer", "c_program", "c_store", "c_tower"]
+__all__ = ["CProgram", "c_consumer", "c_producer", "c_program", "c_store", "c_tower"]
 
 
 class CProgram:
@@ -92,13 +92,6 @@ async def c_program(name: str, *arguments: str, directory: Path) -> AsyncIterato
                 await process.wait()
 
 
-class CTower:
-    """Where a tower listens."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-
-
 async def _until_listening(port: int) -> None:
     """Until then, others may take the port."""
     while True:
@@ -109,13 +102,14 @@ async def _until_listening(port: int) -> None:
 
 
 @asynccontextmanager
-async def c_tower(directory: Path, in_port: int, out_port: int) -> AsyncIterator[CTower]:
-    """The tower of the C implementation. It breaks down on a machine that has loopback addresses only."""
+async def c_tower(directory: Path, in_port: int, out_port: int) -> AsyncIterator[Endpoint]:
+    """Where the tower of the C implementation listens. It breaks down on a machine that has loopback
+    addresses only."""
     urls = ("--sub", f"tcp://127.0.0.1:{in_port}", "--pub", f"tcp://127.0.0.1:{out_port}")
     async with c_program("dafka_towerd", *urls, directory=directory):
         await _until_listening(in_port)
         await _until_listening(out_port)
-        yield CTower(Endpoint("tcp", "127.0.0.1", in_port, {"out": str(out_port)}))
+        yield Endpoint("tcp", "127.0.0.1", in_port, {"out": str(out_port)})
 
 
 def _config(directory: Path, tower: Endpoint, name: str, more: str = "") -> Sequence[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,9 @@ async def tower() -> AsyncIterator[Tower]:
 
 @pytest.fixture(params=["our tower", "C tower"])
 async def either_tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
-    is_ours = request.param == "our tower"
-    opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
-    with trio.fail_after(120):  # ends what hangs
-        async with opened as running:
-            yield running.endpoint
+    if request.param == "our tower":
+        async with plain_tower() as ours:
+            yield ours.endpoint
+    else:
+        async with c_tower(tmp_path, *free_ports(2)) as endpoint:
+            yield endpoint

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import trio
 import zmq
 
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
@@ -17,7 +16,7 @@ from garlicfarm_plugin_dafka.network import Received
 from garlicfarm_plugin_dafka.sockets import Context, Socket
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 
-__all__ = ["ForeignSocket", "KeyRing", "plain_tower", "received", "subscribed", "until"]
+__all__ = ["ForeignSocket", "KeyRing", "plain_tower", "received", "subscribed"]
 
 
 class ForeignSocket(Socket):
@@ -67,12 +66,6 @@ class KeyRing:
 async def plain_tower() -> AsyncIterator[Tower]:
     async with open_tower(TowerConfig(listen="tcp://127.0.0.1:0")) as tower:
         yield tower
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds that another task or another process brings about."""
-    while not condition():  # noqa: ASYNC110 - nothing of it has an event
-        await trio.sleep(0.01)
 
 
 async def received(mesh: Mesh, count: int) -> list[Received]:

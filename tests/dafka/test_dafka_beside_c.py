@@ -25,7 +25,6 @@ from tests.dafka.c_programs import CProgram, c_consumer, c_producer, c_store
 from tests.dafka.transcripts import recorded
 
 pytestmark = pytest.mark.cdafka
-DEADLINE_S = 60.0  # ends what hangs
 TOPIC = "hello"
 SHARED = "00112233445566778899AABBCCDDEEFF"
 

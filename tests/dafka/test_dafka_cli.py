@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -19,28 +18,20 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.keys import PeerRole, read_key, read_known_peers
 from garlicfarm_plugin_dafka.mesh import open_mesh
-from tests.dafka.meshes import KeyRing, until
+from tests.dafka.meshes import KeyRing
+from tests.running import running, wait_until
 
 Capture = pytest.CaptureFixture[str]
 
 
 @contextmanager
-def tower_process(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def tower_process(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A tower of its own, and the line that it prints."""
-    command = [sys.executable, "-m", "garlicfarm", "dafka", "tower", *arguments]
-    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
-    with subprocess.Popen(
-        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        except BaseException as error:
-            process.send_signal(signal.SIGABRT)  # it says then what its threads were at
-            error.add_note(process.communicate()[1])
-            raise
-        finally:
-            process.kill()
+    command = [sys.executable, "-m", "garlicfarm", "dafka", "tower", "--listen", "tcp://127.0.0.1:0"]
+    command += arguments
+    with running(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().decode().strip()
 
 
 def test_create_prints_the_table_of_a_known_peer(tmp_path, monkeypatch, capsys: Capture):
@@ -84,13 +75,13 @@ def test_without_the_extra_the_command_says_how_to_get_it(monkeypatch, capsys: C
 
 
 async def test_tower_prints_its_address_and_ends_by_signal(tmp_path):
-    with tower_process(tmp_path, "--listen", "tcp://127.0.0.1:0") as (process, url):
+    with tower_process(tmp_path) as (process, url):
         config = MeshConfig(towers=(url,))
         async with open_mesh(config) as one, open_mesh(config) as other:
-            await until(lambda: one.peers and other.peers)
+            await wait_until(lambda: one.peers and other.peers)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate()
-    assert (process.returncode, errors) == (Exit.OK, "")
+    assert (process.returncode, errors) == (Exit.OK, b"")
 
 
 async def test_tower_with_keys_tells_of_a_stranger(tmp_path):
@@ -98,17 +89,17 @@ async def test_tower_with_keys_tells_of_a_stranger(tmp_path):
     stranger = KeyRing(tmp_path / "elsewhere", tower="tower", stranger="producer")
     (tmp_path / "elsewhere" / "peers.toml").write_text((tmp_path / "peers.toml").read_text())
     keys = ["--key-file", "tower.key", "--peers-file", "peers.toml"]
-    with tower_process(tmp_path, "--listen", "tcp://127.0.0.1:0", *keys) as (process, url):
+    with tower_process(tmp_path, *keys) as (process, url):
         towers = (f"{url}&peer=tower",)
         producer = MeshConfig(towers=towers, **ring.files("producer"))
         consumer = MeshConfig(towers=towers, **ring.files("consumer"))
         async with open_mesh(producer, tmp_path) as one, open_mesh(consumer, tmp_path) as other:
-            await until(lambda: one.peers and other.peers)
+            await wait_until(lambda: one.peers and other.peers)
             assert [peer.name for peer in one.peers] == ["consumer"]
             strange = MeshConfig(towers=towers, **stranger.files("stranger"))
             async with open_mesh(strange, tmp_path / "elsewhere"):
                 assert process.stderr is not None
-                line = await trio.to_thread.run_sync(process.stderr.readline)
+                line = (await trio.to_thread.run_sync(process.stderr.readline)).decode()
     public = read_key(tmp_path / "elsewhere" / "stranger.key").public
     assert "event=connection-refused" in line
     assert f"key={public}" in line or public in line.replace("\\", "")

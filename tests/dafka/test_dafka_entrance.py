@@ -29,7 +29,8 @@ from garlicfarm_plugin_dafka.entrance import (
 from garlicfarm_plugin_dafka.keys import read_key
 from garlicfarm_plugin_dafka.mesh import MAX_NODES_OF_KEY, open_mesh
 from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, open_context
-from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, until
+from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower
+from tests.running import wait_until
 
 HOST = "127.0.0.1"
 HELLO = subscription_prefix(Record, "hello")
@@ -91,7 +92,7 @@ def ring(tmp_path) -> KeyRing:
 
 @pytest.mark.slow
 async def test_hundreds_of_silent_connections_take_no_descriptors_and_keep_no_known_peer_out(ring):
-    with trio.fail_after(240), ExitStack() as stack:
+    with ExitStack() as stack:
         async with ring.tower() as tower:
             command = [sys.executable, "-m", "tests.dafka.entrance_child", str(ring.directory)]
             child = await trio.lowlevel.open_process(
@@ -136,7 +137,7 @@ async def test_a_peer_with_too_many_subscriptions_is_disconnected():
             for number in range(MAX_SUBSCRIPTIONS + 1):
                 greedy.set(zmq.SUBSCRIBE, subscription_prefix(Record, f"topic{number}"))
             greedy.connect(HOST, node.endpoint.port)
-            await until(lambda: node.dropped["too many subscriptions"])
+            await wait_until(lambda: node.dropped["too many subscriptions"])
             greedy.close()
 
 
@@ -170,7 +171,7 @@ async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch):
             while not node.peers:
                 tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, "")))
                 await trio.sleep(0.01)
-            await until(lambda: sent and sent[-1] == 0)
+            await wait_until(lambda: sent and sent[-1] == 0)
             assert node.dropped["a message without an end"] >= 1
             assert sum(sent) < 32 << 20  # what the system's buffers hold comes on top
         nursery.cancel_scope.cancel()
@@ -189,10 +190,10 @@ async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, liste
         for number in range(300):
             beacon = Beacon(f"A{number}", HOST, listener.getsockname()[1], key)
             tower._outgoing.socket.send(encode_tower_beacon(beacon))
-        await until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
+        await wait_until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
         assert len(consumer.peers) == MAX_NODES_OF_KEY
         async with ring.mesh("producer", tower):
-            await until(lambda: "producer" in {peer.name for peer in consumer.peers})
+            await wait_until(lambda: "producer" in {peer.name for peer in consumer.peers})
 
 
 async def tower_hears(tower, consumer) -> None:

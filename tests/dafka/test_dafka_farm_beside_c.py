@@ -24,7 +24,6 @@ from tests.dafka.transcripts import FarmRecorder
 from tests.node.support.cluster import Cluster, cluster
 
 pytestmark = pytest.mark.cdafka
-DEADLINE_S = 120.0  # ends what hangs
 TOPIC = "log"
 LENGTH = 25
 KEEP = {"snapshot_every_entries": 20, "keep_entries": 2 * LENGTH, "keep_bytes": 1 << 20}

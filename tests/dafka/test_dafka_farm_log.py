@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +20,8 @@ from garlicfarm_plugin_dafka.consumer import open_consumer
 from garlicfarm_plugin_dafka.farm_log import FarmLog
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_spark.ranking import Fold
-from tests.dafka.meshes import plain_tower, until
 from tests.node.support.cluster import cluster
-
-DEADLINE_S = 240.0  # ends what hangs
+from tests.running import wait_until
 
 
 def log(count: int) -> list[Entry]:
@@ -81,31 +78,31 @@ def test_record_that_is_none_of_a_farm_is_refused(content: bytes) -> None:
         FarmLog().add(content)
 
 
-async def test_fold_of_what_a_store_has_is_the_ranking_of_the_node_byte_for_byte(tmp_path: Path) -> None:
-    async with plain_tower() as tower:
-        config = MeshConfig(towers=(str(tower.endpoint),))
-        async with cluster(tmp_path, start=False, application="publisher", epoch_length=6) as nodes:
-            with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
-                towers = json.dumps([str(tower.endpoint)])
-                file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = {towers}\n')
-            async with open_store(config, tmp_path / "store") as store:
-                with trio.fail_after(DEADLINE_S):
-                    await nodes.start()
-                    await nodes.leader()
-                    view = nodes.node().farms["farm"]
-                    start, state = view.state()
-                    for number in range(20):
-                        await view.administer("interval", {"ms": 1000 + number}, "alice")
-                    index, ranking = view.commit_index, msgspec.json.encode(view.ranking()).decode()
-                    assert index == json.loads(ranking)["index"]
-                    count = view.status()["application_entries"]
-                    await until(lambda: sum(each.next for each in store.partitions()) >= count)
-                    await nodes.stop(1)
-                    farm_log, fold = FarmLog(), Fold("farm", start, state)
-                    async with open_consumer(config, ["farm"]) as consumer:
-                        while farm_log.index < index:
-                            record = await anext(consumer)
-                            entries = farm_log.add(record.content)
-                            rows = [(e.index, e.term, e.value_type, e.value) for e in entries]
-                            fold.apply(row for row in rows if row[0] <= index)
-        assert fold.row()["ranking"] == ranking
+async def test_fold_of_what_a_store_has_is_the_ranking_of_the_node_byte_for_byte(
+    tower, tmp_path: Path
+) -> None:
+    config = MeshConfig(towers=(str(tower.endpoint),))
+    async with cluster(tmp_path, start=False, application="publisher", epoch_length=6) as nodes:
+        with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
+            towers = json.dumps([str(tower.endpoint)])
+            file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = {towers}\n')
+        async with open_store(config, tmp_path / "store") as store:
+            await nodes.start()
+            await nodes.leader()
+            view = nodes.node().farms["farm"]
+            start, state = view.state()
+            for number in range(20):
+                await view.administer("interval", {"ms": 1000 + number}, "alice")
+            index, ranking = view.commit_index, msgspec.json.encode(view.ranking()).decode()
+            assert index == json.loads(ranking)["index"]
+            count = view.status()["application_entries"]
+            await wait_until(lambda: sum(each.next for each in store.partitions()) >= count)
+            await nodes.stop(1)
+            farm_log, fold = FarmLog(), Fold("farm", start, state)
+            async with open_consumer(config, ["farm"]) as consumer:
+                while farm_log.index < index:
+                    record = await anext(consumer)
+                    entries = farm_log.add(record.content)
+                    rows = [(e.index, e.term, e.value_type, e.value) for e in entries]
+                    fold.apply(row for row in rows if row[0] <= index)
+    assert fold.row()["ranking"] == ranking

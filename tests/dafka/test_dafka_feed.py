@@ -23,10 +23,9 @@ from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_feed import DafkaFeed, DafkaFeedConfig
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import KeyRing, until
+from tests.dafka.meshes import KeyRing
 from tests.node.support.cluster import STEADY, Cluster, cluster
-
-HANG_GUARD_S = 240.0
+from tests.running import wait_until
 
 
 def values_of(records: Sequence[ReceivedRecord]) -> list[bytes]:
@@ -57,7 +56,7 @@ class TestDafkaFeed(FeedSuite):
 
         async def arrived() -> list[bytes]:
             """What has arrived once there is a record of each entry that the source has."""
-            await until(lambda: len(found) >= source.count_entries(source.commit_index))
+            await wait_until(lambda: len(found) >= source.count_entries(source.commit_index))
             return values_of(found)
 
         config = MeshConfig(towers=(str(tower.endpoint),))
@@ -109,44 +108,43 @@ async def test_leader_that_dies_in_mid_stream_costs_no_record_and_repeats_none(t
         found: list[ReceivedRecord] = []
         nursery.start_soon(take, consumer, found)
         posted: list[bytes] = []
-        with trio.fail_after(HANG_GUARD_S):
-            for _ in range(2):
-                leader = await nodes.leader()
-                farm = nodes.node(leader).farms["farm"]
-                for _ in range(30):
-                    posted.append(b"%d" % len(posted))
-                    await farm.post(posted[-1], "alice")
-                nodes.running[leader].scope.cancel()  # at once: not in order
-                await nodes.running[leader].ended.wait()
-                other = await nodes.leader()
-                for _ in range(5):
-                    posted.append(b"%d" % len(posted))
-                    await nodes.node(other).farms["farm"].post(posted[-1], "alice")
-                await until(lambda: len(found) >= len(posted))
-                await nodes.start(leader)
-            epochs = [partition_of(nodes.farm_id, epoch) for epoch in range(3)]
-            in_order = sorted(found, key=lambda each: (epochs.index(each.partition), each.sequence))
-            assert [(epochs.index(each.partition), each.sequence) for each in in_order] == [
-                divmod(number, 25) for number in range(len(posted))
-            ]
-            assert values_of(in_order) == posted
-            for partition in epochs:
-                sequences = [each.sequence for each in found if each.partition == partition]
-                assert sequences == sorted(sequences)
-            # A consumer that comes late gets the same from the members and the store.
-            late: list[ReceivedRecord] = []
-            async with open_consumer(config, ["log"]) as other_consumer, trio.open_nursery() as reading:
-                reading.start_soon(take, other_consumer, late)
-                await until(lambda: len(late) >= len(posted))
-                reading.cancel_scope.cancel()
-            assert sorted(late, key=lambda each: (epochs.index(each.partition), each.sequence)) == in_order
-            await until(
-                lambda: (
-                    {each.partition: each.next for each in store.partitions()}
-                    == dict(zip(epochs, (25, 25, 20), strict=True))
-                )
+        for _ in range(2):
+            leader = await nodes.leader()
+            farm = nodes.node(leader).farms["farm"]
+            for _ in range(30):
+                posted.append(b"%d" % len(posted))
+                await farm.post(posted[-1], "alice")
+            nodes.running[leader].scope.cancel()  # at once: not in order
+            await nodes.running[leader].ended.wait()
+            other = await nodes.leader()
+            for _ in range(5):
+                posted.append(b"%d" % len(posted))
+                await nodes.node(other).farms["farm"].post(posted[-1], "alice")
+            await wait_until(lambda: len(found) >= len(posted))
+            await nodes.start(leader)
+        epochs = [partition_of(nodes.farm_id, epoch) for epoch in range(3)]
+        in_order = sorted(found, key=lambda each: (epochs.index(each.partition), each.sequence))
+        assert [(epochs.index(each.partition), each.sequence) for each in in_order] == [
+            divmod(number, 25) for number in range(len(posted))
+        ]
+        assert values_of(in_order) == posted
+        for partition in epochs:
+            sequences = [each.sequence for each in found if each.partition == partition]
+            assert sequences == sorted(sequences)
+        # A consumer that comes late gets the same from the members and the store.
+        late: list[ReceivedRecord] = []
+        async with open_consumer(config, ["log"]) as other_consumer, trio.open_nursery() as reading:
+            reading.start_soon(take, other_consumer, late)
+            await wait_until(lambda: len(late) >= len(posted))
+            reading.cancel_scope.cancel()
+        assert sorted(late, key=lambda each: (epochs.index(each.partition), each.sequence)) == in_order
+        await wait_until(
+            lambda: (
+                {each.partition: each.next for each in store.partitions()}
+                == dict(zip(epochs, (25, 25, 20), strict=True))
             )
-            assert {each.tail for each in store.partitions()} == {0}
+        )
+        assert {each.tail for each in store.partitions()} == {0}
         nursery.cancel_scope.cancel()
 
 
@@ -159,16 +157,15 @@ async def test_farm_with_the_key_of_a_producer_is_heard_by_those_with_other_role
         table = DafkaFeedConfig(towers=(endpoint,), key_file="farm.key", peers_file="peers.toml")
         site = FeedSite(farm="farm", node_id=1, name="dafka", directory=tmp_path / "site")
         config = MeshConfig(towers=(endpoint,), key_file="store.key", peers_file="peers.toml")
-        with trio.fail_after(HANG_GUARD_S):
-            await nursery.start(DafkaFeed(table, tmp_path, site).run, source)
-            async with (
-                open_store(config, tmp_path / "store", base_dir=tmp_path) as store,
-                ring.mesh("reader", tower) as mesh,
-            ):
-                async with run_consumer(mesh, ConsumerCore(mesh.address, ["farm"])) as consumer:
-                    source.commit(b"later")
-                    assert values_of([await anext(consumer) for _ in range(2)]) == [b"before", b"later"]
-                await until(lambda: [each.next for each in store.partitions()] == [2])
+        await nursery.start(DafkaFeed(table, tmp_path, site).run, source)
+        async with (
+            open_store(config, tmp_path / "store", base_dir=tmp_path) as store,
+            ring.mesh("reader", tower) as mesh,
+        ):
+            async with run_consumer(mesh, ConsumerCore(mesh.address, ["farm"])) as consumer:
+                source.commit(b"later")
+                assert values_of([await anext(consumer) for _ in range(2)]) == [b"before", b"later"]
+            await wait_until(lambda: [each.next for each in store.partitions()] == [2])
         nursery.cancel_scope.cancel()
 
 
@@ -178,16 +175,15 @@ async def test_node_without_a_tower_commits_and_ends_as_any_and_says_what_is_mis
     async with cluster(tmp_path, start=False) as nodes:
         with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
             file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = ["{endpoint}"]\n')
-        with trio.fail_after(HANG_GUARD_S):
-            await nodes.start()
-            await nodes.leader()
-            view = nodes.node().farms["farm"]
-            index, _ = await view.post(b"one", "alice")
-            await until(lambda: view.status()["feeds"][0]["index"] == index)
-            (row,) = view.status()["feeds"]
-            assert (row["state"], row["lag"]) == ("running", 0)
-            missing = f"no tower answers, of {endpoint}"
-            await until(lambda: view.status()["feeds"][0]["problem"] == missing)
-            async with open_tower(TowerConfig(listen=endpoint)):
-                await until(lambda: view.status()["feeds"][0]["problem"] is None)
-            await nodes.stop(1)
+        await nodes.start()
+        await nodes.leader()
+        view = nodes.node().farms["farm"]
+        index, _ = await view.post(b"one", "alice")
+        await wait_until(lambda: view.status()["feeds"][0]["index"] == index)
+        (row,) = view.status()["feeds"]
+        assert (row["state"], row["lag"]) == ("running", 0)
+        missing = f"no tower answers, of {endpoint}"
+        await wait_until(lambda: view.status()["feeds"][0]["problem"] == missing)
+        async with open_tower(TowerConfig(listen=endpoint)):
+            await wait_until(lambda: view.status()["feeds"][0]["problem"] is None)
+        await nodes.stop(1)

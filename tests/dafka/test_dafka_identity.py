@@ -24,7 +24,6 @@ from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
 from garlicfarm_plugin_dafka.producer_core import Backlog, ProducerCore
 from garlicfarm_plugin_dafka.store import run_store
 from tests.dafka.memory_network import MemoryNetwork, MemoryNode
-from tests.dafka.meshes import plain_tower
 
 
 @pytest.fixture
@@ -129,9 +128,8 @@ async def test_later_producer_sends_what_no_store_had_and_goes_on(path, tmp_path
         producer, scope = await _open(nursery, network.node("two"), identity)
         assert (producer.first, producer.next_sequence, producer.partition) == (0, 3, first.partition)
         assert await producer.send(b"d") == 3
-        with trio.fail_after(240):
-            await producer.wait_acked()
-            records = [await anext(consumer) for _ in range(4)]
+        await producer.wait_acked()
+        records = [await anext(consumer) for _ in range(4)]
         assert [(each.partition, each.sequence, each.content) for each in records] == [
             (first.partition, number, content) for number, content in enumerate([b"a", b"b", b"c", b"d"])
         ]
@@ -173,36 +171,31 @@ LINES = 3000
 
 
 @pytest.mark.slow
-async def test_produce_that_is_killed_loses_and_repeats_nothing_that_it_had_taken(tmp_path, path):
+async def test_produce_that_is_killed_loses_and_repeats_nothing_that_it_had_taken(tower, tmp_path, path):
     """Each run is killed somewhere; the last one ends. What was kept is there once, in order."""
-    async with plain_tower() as tower:
-        url = str(tower.endpoint)
-        command = [sys.executable, "-m", "garlicfarm", "dafka", "produce", "t", "--tower", url]
-        command += ["--identity", str(path), "-q"]
-        kept, config = 0, MeshConfig(towers=(url,))
-        while kept < LINES:
-            process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-            assert process.stdin is not None
-            with trio.fail_after(240):
-                await process.stdin.send_all(b"".join(b"%d\n" % n for n in range(kept, kept + 1000)))
-                before = _size(path)
-                while _size(path) <= before:  # noqa: ASYNC110
-                    await trio.sleep(0.05)
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-            with closing_at(ProducerIdentity(path, "t"), 0) as identity:
-                kept = identity.next
-        async with open_store(config, tmp_path / "store"), open_consumer(config, ["t"]) as consumer:
-            last = await trio.run_process(
-                [*command, "--timeout", "200s"], stdin=b"", capture_stderr=True, check=False
-            )
-            assert last.returncode == 0, last.stderr
-            with trio.fail_after(240):
-                found = [await anext(consumer) for _ in range(kept)]
-        assert {record.partition for record in found} == {identity.partition}
-        assert [int(record.content) for record in found] == [*range(kept)]
+    url = str(tower.endpoint)
+    command = [sys.executable, "-m", "garlicfarm", "dafka", "produce", "t", "--tower", url]
+    command += ["--identity", str(path), "-q"]
+    kept, config = 0, MeshConfig(towers=(url,))
+    while kept < LINES:
+        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdin is not None
+        await process.stdin.send_all(b"".join(b"%d\n" % n for n in range(kept, kept + 1000)))
+        before = _size(path)
+        while _size(path) <= before:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        with closing_at(ProducerIdentity(path, "t"), 0) as identity:
+            kept = identity.next
+    async with open_store(config, tmp_path / "store"), open_consumer(config, ["t"]) as consumer:
+        last = await trio.run_process(
+            [*command, "--timeout", "200s"], stdin=b"", capture_stderr=True, check=False
+        )
+        assert last.returncode == 0, last.stderr
+        found = [await anext(consumer) for _ in range(kept)]
+    assert {record.partition for record in found} == {identity.partition}
+    assert [int(record.content) for record in found] == [*range(kept)]
 
 
 def _size(path: Path) -> int:

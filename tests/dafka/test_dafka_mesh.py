@@ -29,7 +29,8 @@ from garlicfarm_plugin_dafka.keys import create_key, read_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.sockets import Context
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, received, subscribed, until
+from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, received, subscribed
+from tests.running import wait_until
 
 HOST = "127.0.0.1"
 HELLO = subscription_prefix(Record, "hello")
@@ -46,7 +47,7 @@ def config_of(*towers: Tower) -> MeshConfig:
 
 async def until_dropped(where: Mesh | Tower, reason: str, count: int = 1) -> None:
     """Wait until something was dropped for that reason, so often."""
-    await until(lambda: where.dropped[reason] >= count)
+    await wait_until(lambda: where.dropped[reason] >= count)
 
 
 async def test_nodes_find_each_other_and_exchange_commands(tower):
@@ -86,7 +87,7 @@ async def test_a_node_that_ends_sends_what_is_queued_and_is_forgotten(tower):
             for each in sent:
                 writer.send(each)
         assert [command for command, _ in await received(reader, len(sent))] == sent
-        await until(lambda: not reader.peers)
+        await wait_until(lambda: not reader.peers)
 
 
 async def test_any_of_several_towers_will_do(tower):
@@ -183,7 +184,7 @@ async def test_who_no_longer_subscribes_is_sent_nothing(tower, context):
 
 async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, context):
     async with open_mesh(config_of(tower)) as mesh, open_mesh(config_of(tower)) as other:
-        await until(lambda: mesh.peers)  # it hears the tower
+        await wait_until(lambda: mesh.peers)  # it hears the tower
         key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
         for beacon in Beacon("A", "10.0.0.1", 5000), Beacon("B", HOST, 5000, key):
             tower._outgoing.socket.send(encode_tower_beacon(beacon))
@@ -212,11 +213,11 @@ async def test_a_name_that_is_not_answered_for_holds_nobody_up(ring, monkeypatch
         slow = MeshConfig(towers=towers, advertise="tcp://silent.test:0", **ring.files("other"))
         try:
             async with open_mesh(slow, ring.directory):
-                await until(lambda: consumer.peers)
+                await wait_until(lambda: consumer.peers)
                 async with ring.mesh("producer", tower) as producer:
                     consumer.subscribe(HELLO)
                     await subscribed(producer, "consumer")
-            await until(lambda: not consumer.peers)
+            await wait_until(lambda: not consumer.peers)
         finally:
             SILENT.set()
 
@@ -391,7 +392,7 @@ async def test_a_tower_that_lies_about_a_key_connects_nobody(ring, tmp_path, con
         await until_dropped(consumer, "a node without a known key")
         assert [peer.name for peer in consumer.peers] == ["other"]
         tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, keys["producer"].public)))
-        await until(lambda: len(consumer.peers) == 2)
+        await wait_until(lambda: len(consumer.peers) == 2)
         with trio.move_on_after(0.5) as waited:
             await liar.receive()
         assert waited.cancelled_caught
