@@ -14,7 +14,8 @@
 
 `codec` is the wire, `mesh` a node among others, `tower` how nodes find each other. The roles are state
 machines without I/O (`producer_core`, `consumer_core`, `store_core`), which `producer`, `consumer` and
-`store` run on Trio.
+`store` run on Trio. They share how partitions are read (`reading_core`) and served (`serving_core`), and how
+a role runs on a node (`network`).
 """
 
 from __future__ import annotations

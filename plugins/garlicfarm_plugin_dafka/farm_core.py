@@ -76,11 +76,6 @@ class FarmProducerCore(ServingCore):
             self._known = known
             self._epochs = {partition_of(self._farm_id, epoch): epoch for epoch in known}
 
-    def place(self, number: int) -> tuple[str, int]:
-        """Partition and sequence of an entry."""
-        epoch, sequence = divmod(number, self._epoch_length)
-        return partition_of(self._farm_id, epoch), sequence
-
     def number(self, partition: str, sequence: int) -> int | None:
         """The number of the entry in a record; None: its epoch is not known here any more."""
         epoch = self._epochs.get(partition)
@@ -88,8 +83,8 @@ class FarmProducerCore(ServingCore):
 
     def record(self, number: int, content: bytes) -> Record:
         """The record of an entry."""
-        partition, sequence = self.place(number)
-        return Record(self.topic, partition, sequence, content)
+        epoch, sequence = divmod(number, self._epoch_length)
+        return Record(self.topic, partition_of(self._farm_id, epoch), sequence, content)
 
     def receive(self, command: Command) -> None:
         """Take a command from a peer."""

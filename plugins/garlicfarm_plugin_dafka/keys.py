@@ -18,7 +18,6 @@ import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -66,25 +65,21 @@ class PeerRole(StrEnum):
     STORE = "store"
 
 
-MAY_SEND: Final[Mapping[PeerRole, frozenset[type[Command]]]] = MappingProxyType(
-    {
-        PeerRole.TOWER: frozenset(),
-        PeerRole.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail}),
-        PeerRole.CONSUMER: frozenset({Fetch, GetHeads, ConsumerHello}),
-        PeerRole.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead, DirectTail}),
-    }
-)
+MAY_SEND: Final[Mapping[PeerRole, frozenset[type[Command]]]] = {
+    PeerRole.TOWER: frozenset(),
+    PeerRole.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail}),
+    PeerRole.CONSUMER: frozenset({Fetch, GetHeads, ConsumerHello}),
+    PeerRole.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead, DirectTail}),
+}
 """The commands that others take from the holder of a role."""
-MAY_SUBSCRIBE: Final[Mapping[PeerRole, frozenset[type[Command]]]] = MappingProxyType(
-    {
-        PeerRole.TOWER: frozenset(),
-        PeerRole.PRODUCER: frozenset({Ack, Fetch, GetHeads}),
-        PeerRole.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail, StoreHello}),
-        PeerRole.STORE: frozenset(
-            {Record, Head, DirectRecord, DirectHead, DirectTail, Fetch, GetHeads, ConsumerHello}
-        ),
-    }
-)
+MAY_SUBSCRIBE: Final[Mapping[PeerRole, frozenset[type[Command]]]] = {
+    PeerRole.TOWER: frozenset(),
+    PeerRole.PRODUCER: frozenset({Ack, Fetch, GetHeads}),
+    PeerRole.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail, StoreHello}),
+    PeerRole.STORE: frozenset(
+        {Record, Head, DirectRecord, DirectHead, DirectTail, Fetch, GetHeads, ConsumerHello}
+    ),
+}
 """The commands that others send to the holder of a role."""
 
 

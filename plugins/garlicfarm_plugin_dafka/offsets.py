@@ -32,8 +32,8 @@ _SCHEMA = "garlicfarm.dafka.offsets/1"
 
 
 class OffsetsFile:
-    """The next record of each partition, in a JSON file; one process at a time has it open, by a lock beside
-    it.
+    """The next record of each partition, ``saved`` in a JSON file, and the topics of which the consumer has
+    ``forgot`` partitions. One process at a time has it open, by a lock beside it.
 
     Raises `StorageInUse`; `StorageDamaged`: the file holds something else; `StorageError`: it cannot be read
     or written.
@@ -52,24 +52,14 @@ class OffsetsFile:
                 ) from error
             except OSError as error:
                 raise StorageError(f"{lock}: {error.strerror}") from error
-            self._saved, self._forgot = _read(path)
+            self.saved, self.forgot = _read(path)
             self.close = stack.pop_all().close
             """Let another process open it."""
-
-    @property
-    def saved(self) -> dict[Partition, int]:
-        """What the file holds."""
-        return dict(self._saved)
-
-    @property
-    def forgot(self) -> frozenset[str]:
-        """The topics of which the consumer has forgotten partitions."""
-        return self._forgot
 
     def save(self, offsets: Mapping[Partition, int], forgot: Set[str] = frozenset()) -> None:
         """Replace what the file holds; a crash leaves the old contents or the new ones, which are durable on
         return."""
-        if (offsets, forgot) == (self._saved, self._forgot):
+        if (offsets, forgot) == (self.saved, self.forgot):
             return
         rows = [_Offset(*key, following) for key, following in offsets.items()]
         saved = _Offsets(_SCHEMA, rows, sorted(forgot))
@@ -78,7 +68,7 @@ class OffsetsFile:
             replace_file(self.path, [data], 0o600)
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror}") from error
-        self._saved, self._forgot = dict(offsets), frozenset(forgot)
+        self.saved, self.forgot = dict(offsets), frozenset(forgot)
 
 
 def _read(path: Path) -> tuple[dict[Partition, int], frozenset[str]]:

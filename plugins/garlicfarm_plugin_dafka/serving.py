@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import msgspec
+
 from garlicfarm_plugin_dafka.codec import Fetch
 from garlicfarm_plugin_dafka.reading import Partition
 
@@ -23,17 +25,14 @@ _MAX_RANGES = 4096
 """Of one requester."""
 
 
-class Range:
+class Range(msgspec.Struct):
     """Records of a partition that ``requester`` waits for: from ``first`` up to ``end``, excluding it."""
 
-    __slots__ = ("end", "first", "partition", "requester", "topic")
-
-    def __init__(self, requester: str, topic: str, partition: str, first: int, end: int) -> None:
-        self.requester = requester
-        self.topic = topic
-        self.partition = partition
-        self.first = first
-        self.end = end
+    requester: str
+    topic: str
+    partition: str
+    first: int
+    end: int
 
 
 class FetchQueue:

@@ -111,14 +111,6 @@ def test_a_consumer_says_hello_to_each_store_that_it_meets():
     assert core.take_commands(NOW) == [GetHeads("t", "me")]
 
 
-def test_a_consumer_follows_no_more_partitions_than_it_may(monkeypatch):
-    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
-    core = consumer()
-    told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
-    assert len(core.take_records()) == 2
-    assert core.dropped == {"too many partitions": 2}
-
-
 def test_a_consumer_forgets_the_partition_that_was_silent_for_the_longest_time(monkeypatch):
     monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
     core = consumer(offsets={("t", "old"): 7, ("t", "older"): 3})

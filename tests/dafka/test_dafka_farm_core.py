@@ -50,8 +50,8 @@ def test_address_of_a_partition_is_that_of_every_member_for_ever() -> None:
 
 def test_entry_has_its_place_in_its_epoch() -> None:
     farm = core()
-    assert [farm.place(number) for number in (0, 9, 10, 25)] == [(P[0], 0), (P[0], 9), (P[1], 0), (P[2], 5)]
-    assert farm.record(25, b"x") == Record("farm", P[2], 5, b"x")
+    places = [(P[0], 0), (P[0], 9), (P[1], 0), (P[2], 5)]
+    assert [farm.record(n, b"x") for n in (0, 9, 10, 25)] == [Record("farm", *each, b"x") for each in places]
     farm.on_log(5, 26)
     assert [farm.number(P[epoch], 5) for epoch in (0, 1, 2, 3)] == [5, 15, 25, None]
 

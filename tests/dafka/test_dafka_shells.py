@@ -68,18 +68,6 @@ async def test_a_role_hears_what_it_provokes_with_its_first_command(autojump_clo
         assert network.nodes[2].prefixes == {b"M", b"H", b"G", b"F", b"Ds", b"Ts", b"Ws"}
 
 
-async def test_a_late_consumer_reads_from_a_store_whose_producer_is_gone(autojump_clock, tmp_path):
-    fill(tmp_path, 0, 10_000)
-    network = MemoryNetwork()
-    async with (
-        run_store(network.node("s"), tmp_path),
-        run_consumer(network.node("c", limit=1 << 20), ConsumerCore("c", ["t"])) as consumer,
-    ):
-        start = trio.current_time()
-        assert await read(consumer, 10_000) == [*range(10_000)]
-        assert trio.current_time() - start < 1  # of the mock clock: no time-out was waited for
-
-
 async def test_a_slow_consumer_holds_no_more_than_it_may_and_loses_nothing(
     autojump_clock, tmp_path, monkeypatch
 ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garlicfarm_plugin_dafka import reading_core, store_core
+from garlicfarm_plugin_dafka import store_core
 from garlicfarm_plugin_dafka.codec import (
     MAX_COUNT,
     Ack,
@@ -106,14 +106,6 @@ def test_a_store_of_some_topics_takes_no_others():
     told(core, Record("hello2", "p", 0, b""), Head("hello2", "p", 0))
     assert core.take_unsaved() == []
     assert core.dropped == {"another topic": 2}
-
-
-def test_a_store_takes_no_more_partitions_than_it_may(monkeypatch):
-    monkeypatch.setattr(reading_core, "MAX_PARTITIONS", 2)
-    core = StoreCore("s")
-    told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
-    assert len(core.take_unsaved()) == 2
-    assert core.dropped == {"too many partitions": 2}
 
 
 def test_a_partition_that_is_deleted_whole_is_forgotten():
