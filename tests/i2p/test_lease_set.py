@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,15 +76,18 @@ def ordinary_example(keys: DestinationKeys) -> LeaseSet:
     )
 
 
-def example(keys: DestinationKeys, published_s: int = 1000, expires_s: int = 600) -> bytes:
-    meta = MetaLeaseSet(
+def meta_example(keys: DestinationKeys) -> MetaLeaseSet:
+    return MetaLeaseSet(
         destination=keys.destination,
-        published_s=published_s,
-        expires_s=expires_s,
+        published_s=1000,
+        expires_s=600,
         leases=(MetaLease(bytes(32), 3, 2000), MetaLease(b"\1" * 32, 0, 3000)),
         offline=keys.offline,
     )
-    return encode_meta_lease_set(meta, keys.sign)
+
+
+def example(keys: DestinationKeys) -> bytes:
+    return encode_meta_lease_set(meta_example(keys), keys.sign)
 
 
 def bundle(expires_s: int) -> DestinationKeys:
@@ -188,43 +192,39 @@ def test_offline_signature_by_another_key_is_refused() -> None:
     refuses(partial(verify_meta_lease_set, now_s=0), encode_meta_lease_set(meta, other.sign))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"published_s": -1},
-        {"published_s": 2**32},
-        {"expires_s": 2**16},
-        {"leases": (MetaLease(bytes(31), 0, 0),)},
-        {"leases": (MetaLease(bytes(32), 256, 0),)},
-        {"leases": (MetaLease(bytes(32), 0, 2**32),)},
-        {"leases": (MetaLease(bytes(32), 0, 0),) * 17},
-        {"destination": bytes(391)},
-    ],
-)
-def test_meta_lease_set_that_cannot_be_written_is_refused(change: dict[str, object]) -> None:
-    keys = long_term(SEED)
-    fields = {"destination": keys.destination, "published_s": 1, "expires_s": 1, "leases": (), **change}
-    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not of type 7"):
-        encode_meta_lease_set(MetaLeaseSet(**fields), keys.sign)  # type: ignore[arg-type]
+HEADERS = [
+    {"published_s": -1},
+    {"published_s": 2**32},
+    {"expires_s": 2**16},
+    {"destination": bytes(391)},
+]
+META = [
+    {"leases": (MetaLease(bytes(31), 0, 0),)},
+    {"leases": (MetaLease(bytes(32), 256, 0),)},
+    {"leases": (MetaLease(bytes(32), 0, 2**32),)},
+    {"leases": (MetaLease(bytes(32), 0, 0),) * 17},
+]
+ORDINARY = [
+    {"encryption_key": bytes(31)},
+    {"leases": (Lease(bytes(31), 0, 0),)},
+    {"leases": (Lease(bytes(32), 2**32, 0),)},
+    {"leases": (Lease(bytes(32), 0, -1),)},
+    {"leases": (Lease(bytes(32), 0, 0),) * 17},
+]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("lease_set", "encode_it", "change"),
     [
-        {"published_s": -1},
-        {"expires_s": 2**16},
-        {"encryption_key": bytes(31)},
-        {"leases": (Lease(bytes(31), 0, 0),)},
-        {"leases": (Lease(bytes(32), 2**32, 0),)},
-        {"leases": (Lease(bytes(32), 0, -1),)},
-        {"leases": (Lease(bytes(32), 0, 0),) * 17},
-        {"destination": bytes(391)},
+        *((meta_example(long_term(SEED)), encode_meta_lease_set, change) for change in HEADERS + META),
+        *((ordinary_example(long_term(SEED)), encode_lease_set, change) for change in HEADERS + ORDINARY),
     ],
 )
-def test_ordinary_lease_set_that_cannot_be_written_is_refused(change: dict[str, Any]) -> None:
-    keys = long_term(SEED)
-    with pytest.raises(ValueError, match=r"possible in a LeaseSet|not of type 7|has 32 bytes"):
-        encode_lease_set(msgspec.structs.replace(ordinary_example(keys), **change), keys.sign)
+def test_lease_set_that_cannot_be_written_is_refused(
+    lease_set: Any, encode_it: Callable[..., bytes], change: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not of type 7|has 32 bytes"):
+        encode_it(msgspec.structs.replace(lease_set, **change), long_term(SEED).sign)
 
 
 @pytest.mark.parametrize(

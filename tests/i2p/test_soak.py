@@ -7,15 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
-from garlicfarm.errors import NoQuorum, OutcomeUnknown
 from tests.crash.crash_checks import Violation
-from tests.i2p import farm_over_i2p, soak, soak_client
+from tests.i2p import farm_over_i2p, soak
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tests.i2p.soak"]
@@ -68,62 +65,6 @@ async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are
         with pytest.raises(error):
             await soak.Soak.begin(begun, {})
     assert not left
-
-
-class Answers:
-    """An admin client that answers posts by what there is; then never."""
-
-    def __init__(self, *answers: tuple[int, int] | Exception) -> None:
-        self._answers = list(answers)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def post(self, farm: str, entry: bytes) -> tuple[int, int]:
-        await trio.sleep(1.0)
-        if not self._answers:
-            await trio.sleep_forever()
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class Journal(list[tuple[Any, ...]]):
-    def write(self, *line: Any) -> None:
-        self.append(line)
-
-
-@pytest.fixture
-def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``posting(answers)`` posts a note and returns the writers and their journal."""
-
-    async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
-        spec: Any = SimpleNamespace(journal="journal")
-        journal: Any = Journal()
-        writers = soak_client.SoakWriters(spec, journal)
-        client = Answers(*answers)
-        monkeypatch.setattr(soak_client, "admin_client", lambda node, user: client)
-        node: Any = SimpleNamespace(id=1)
-        await writers.post_note([node], "writer4", "writer4-1", b"note")
-        return writers, journal
-
-    return post
-
-
-async def test_client_posts_a_note_until_it_is_acknowledged(posting, autojump_clock):
-    writers, journal = await posting(NoQuorum("nobody leads"), OutcomeUnknown("it died"), (7, 2))
-    assert journal == [("refused", "writer4-1"), ("unknown", "writer4-1"), ("ack", "writer4-1", 7, 2)]
-    assert writers.acknowledged_s == [1.0]
-    assert writers.declined_s == [1.0, 1.0]
-
-
-async def test_client_that_gets_no_answer_ends_in_an_error(posting, autojump_clock):
-    with pytest.raises(trio.TooSlowError):
-        await posting()
 
 
 @pytest.mark.i2p

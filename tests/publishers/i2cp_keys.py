@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import MetaLease, MetaLeaseSet, encode_meta_lease_set
 from garlicfarm.publisher import PublishOrder
+from tests.i2p.encodings import long_term
 
 LIFETIME_S = 600
 DAY_S = 86_400
@@ -20,9 +18,7 @@ def now_ms() -> int:
 
 
 def long_term_keys(number: int = 1) -> DestinationKeys:
-    seed = bytes([number]) * 32
-    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    return DestinationKeys(destination=make_destination(public, bytes(FILLER_BYTES)), seed=seed)
+    return long_term(bytes([number]) * 32)
 
 
 def bundle(now_ms: int, *, expires_s: int | None = None, hops: int = 3) -> DestinationKeys:

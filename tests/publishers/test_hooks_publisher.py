@@ -247,17 +247,6 @@ async def test_failed_command_is_told_with_its_last_words_and_runs_again(place: 
     assert place.notes == ["start 0", "publish 7", "publish 7", "retire 7"]
 
 
-async def test_failed_publication_is_retired_by_the_command(place: Place) -> None:
-    """It may have done half of its work."""
-    place.script("publish", "exit 1")
-    async with place.publisher() as publisher:
-        await publisher.standby()
-        with pytest.raises(PublisherError):
-            await publisher.publish(order(7))
-        await publisher.retire(None)
-    assert place.notes == ["start 0", "retire 7"]
-
-
 async def test_failed_retirement_is_repeated_and_publishes_until_it_succeeds(place: Place) -> None:
     place.script("retire", f"{NOTE}; exit 1")
     async with place.publisher() as publisher:
