@@ -16,20 +16,11 @@ Purpose = Literal["meta", "standby", "active"]
 is published."""
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
+_SERVICE = {"i2cp.leaseSetEncType": "4", "i2cp.leaseSetType": "3", "i2cp.messageReliability": "none"}
 _FIXED: dict[Purpose, dict[str, str]] = {
     "meta": {"i2cp.leaseSetType": "7"},
-    "standby": {
-        "i2cp.dontPublishLeaseSet": "true",
-        "i2cp.leaseSetEncType": "4",
-        "i2cp.leaseSetType": "3",
-        "i2cp.messageReliability": "none",
-    },
-    "active": {
-        "i2cp.dontPublishLeaseSet": "false",
-        "i2cp.leaseSetEncType": "4",
-        "i2cp.leaseSetType": "3",
-        "i2cp.messageReliability": "none",
-    },
+    "standby": _SERVICE | {"i2cp.dontPublishLeaseSet": "true"},
+    "active": _SERVICE | {"i2cp.dontPublishLeaseSet": "false"},
 }
 
 

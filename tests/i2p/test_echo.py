@@ -86,19 +86,6 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return told
 
 
-@pytest.mark.parametrize("takes_s", [1.0, 130.0, 230.0])
-async def test_farm_that_comes_about_no_later_than_so_long_after_an_echo_is_well(
-    pairs: list[tuple[int, int]], autojump_clock: trio.testing.MockClock, takes_s: float
-) -> None:
-    begun = trio.current_time()
-
-    async def come_about() -> str:
-        await trio.sleep_until(begun + takes_s)
-        return "there"
-
-    assert await in_time("it", {}, come_about) == "there"
-
-
 @pytest.mark.parametrize(("silent", "error"), [([], AssertionError), ([(1, 3)], Unreached)])
 async def test_farm_that_does_not_come_about_is_its_routers_fault_only_where_they_are_silent(
     pairs, autojump_clock, silent, error

@@ -217,14 +217,10 @@ class Streams:
             raise _RefusedError("too many streams of a peer")
         if peer is None and not self._new_peers.admit(self._now_s):
             raise _RefusedError("too many new peers")
-        try:
-            long_term = verifier_of(packet.destination)
-        except ValueError:
-            raise _RefusedError("unsupported key type") from None
-        signer = self._verify(payload, packet, long_term, None, now_ms)
+        verifiers = self._verify_first(payload, packet, packet.destination, now_ms)
         if len(self._half_open) >= self._limits.half_open:
             next(iter(self._half_open)).stream.end("crowded_out")
-        self._open(payload, packet, peer_hash, (long_term, signer))
+        self._open(payload, packet, peer_hash, verifiers)
         for early in self._take_early(packet.from_stream):
             try:
                 self._receive(early.payload, early.packet, now_ms)
@@ -238,15 +234,21 @@ class Streams:
             raise _RefusedError("malformed ping")
         if not self._pongs.admit(self._now_s):
             raise _RefusedError("too many pings")
-        try:
-            long_term = verifier_of(packet.destination)
-        except ValueError:
-            raise _RefusedError("unsupported key type") from None
-        self._verify(payload, packet, long_term, None, now_ms)
+        self._verify_first(payload, packet, packet.destination, now_ms)
         pong = Packet(0, packet.to_stream, 0, 0, flags=ECHO, data=packet.data[:PONG_DATA_BYTES])
         self._answers.append(
             (packet.destination, encode_payload(encode_packet(pong), payload.to_port, payload.from_port))
         )
+
+    def _verify_first(
+        self, payload: Payload, packet: Packet, destination: bytes, now_ms: int
+    ) -> tuple[Verifier, Verifier]:
+        """Check a packet that says itself who sent it; its sender's long-term key, and the one that signs."""
+        try:
+            long_term = verifier_of(destination)
+        except ValueError:
+            raise _RefusedError("unsupported key type") from None
+        return long_term, self._verify(payload, packet, long_term, None, now_ms)
 
     def _verify(
         self, payload: Payload, packet: Packet, long_term: Verifier, transient: Verifier | None, now_ms: int
