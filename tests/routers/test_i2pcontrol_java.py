@@ -84,7 +84,8 @@ async def test_answer_in_chunks_is_read(java_server, make) -> None:
             await router.get_local_router_status()
 
 
-async def test_request_goes_to_the_path_and_host_of_the_url_with_headers_spelled_for_i2pd(java_server, make):
+async def test_request_goes_to_the_url_itself_with_headers_spelled_for_i2pd(java_server, make, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     received = b""
 
     async def record(stream) -> None:

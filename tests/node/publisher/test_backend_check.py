@@ -98,7 +98,8 @@ async def test_http_status_from_500_is_down(status: int) -> None:
     assert check.problem == f"the service at {url} does not answer: HTTP status {status}"
 
 
-async def test_http_request_names_path_query_and_host() -> None:
+async def test_http_request_names_path_query_and_host_and_follows_no_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     requests: list[bytes] = []
     async with server(answer(b"HTTP/1.1 200 OK\r\n\r\n", requests)) as port:
         check = await checked(f"http://127.0.0.1:{port}/a b?c=ä")

@@ -137,23 +137,6 @@ async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autoju
     assert bench.connected_at == pytest.approx([0, 1, 3, 7, 15, 21, 26])
 
 
-@pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
-async def test_refused_session_is_reported_and_tried_again_with_back_off(bench, autojump_clock, status, word):
-    bench.router.statuses = [status] * 6
-    with pytest.raises(PublisherError, match=word):
-        await bench.keeper.standby()
-    await trio.sleep(200)
-    assert bench.router.times(CREATE_SESSION) == pytest.approx([0, 1, 3, 7, 15, 31, 61])
-    assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
-
-
-async def test_clock_that_is_far_off_opens_no_session(bench: Bench, autojump_clock: MockClock) -> None:
-    bench.clock_off_ms = -1_000_000
-    with pytest.raises(PublisherError, match="s ahead of this node's; correct the wrong one"):
-        await bench.keeper.standby()
-    assert bench.router.bodies(CREATE_SESSION) == []
-
-
 async def test_keeper_that_is_cancelled_ends_its_session(bench: Bench, autojump_clock: MockClock) -> None:
     await publishing(bench)
     bench.running.cancel()
