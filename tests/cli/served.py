@@ -58,6 +58,12 @@ class Served:
             self._ready.set()
             await self._end.wait()
 
+    def say(self, **changes: Any) -> dict[str, Any]:
+        """Have it answer with a status changed like this; returns that, which may change later."""
+        body = {**self.node.farm.status(), **changes}
+        self.node.farm.status = lambda: body  # type: ignore[method-assign]
+        return body
+
     def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
         return trio.from_thread.run_sync(self.node.farm.commit, value, kind, trio_token=self._token)
 

@@ -72,12 +72,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     ],
 )
 def test_health_of_a_farm_is_one_line_and_a_code(served, cli, changes, code, text):
-    body = {**served.node.farm.status(), **changes}
-    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    served.say(**changes)
     assert cli("health", "--farm", "farm", exits=code).out == text + "\n"
 
 
-def test_health_as_json_names_its_schema(served: Served, capsys: Capture, cli: Cli) -> None:
+def test_health_as_json_names_its_schema(served: Served, cli: Cli) -> None:
     whole: dict[str, Any] = {
         "leader": 1,
         "fault_tolerance": 0,
@@ -91,18 +90,16 @@ def test_health_as_json_names_its_schema(served: Served, capsys: Capture, cli: C
         "schema": "garlicfarm.health/1",
         **expected,
     }
-    cli("health", "--local", "-o", "jsonl")
     found = {"leaders": {"farm": 1, "other": 1}, "disk_hangs_s": {}}
-    assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health-local/1", **found}
+    told = json.loads(cli("health", "--local", "-o", "jsonl").out)
+    assert told == {"schema": "garlicfarm.health-local/1", **found}
 
 
 def test_health_local_wants_a_leader_in_every_farm(served: Served, cli: Cli) -> None:
     cli("health", "--local")
     served.node.farms["other"].leader = lambda: None  # type: ignore[method-assign]
-    assert (
-        cli("health", "--local", exits=5).out.splitlines()[1]
-        == "farm farm: leader 1, farm other: leader none"
-    )
+    said = cli("health", "--local", exits=5).out
+    assert said == "farm farm: leader 1, farm other: leader none\n"
     cli("health", "--local", "--farm", "farm")
 
 

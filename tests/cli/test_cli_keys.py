@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from tests.cli.served import Cli
@@ -19,15 +19,13 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Path:
     monkeypatch.chdir(tmp_path)
-    assert run(["keys", "create", "site.key"]) == 0
-    capsys.readouterr()
+    cli("keys", "create", "site.key")
     return tmp_path / "site.key"
 
 
-def offline(*arguments: str) -> int:
-    return run(["keys", "offline", "site.key", "--nodes", "1,2,3", "--out", "bundles", *arguments])
+OFFLINE = ["keys", "offline", "site.key", "--nodes", "1,2,3", "--out", "bundles"]
 
 
 def test_create_prints_the_destination_alone_on_stdout(tmp_path, cli, monkeypatch):
@@ -41,9 +39,9 @@ def test_create_prints_the_destination_alone_on_stdout(tmp_path, cli, monkeypatc
     assert (tmp_path / "new" / "site.key").read_bytes() == before
 
 
-def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(key, capsys):
-    assert offline("--days", "30", "--hops", "1", "--quantity", "4", "-o", "json") == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(key, cli):
+    options = ["--days", "30", "--hops", "1", "--quantity", "4", "-o", "json"]
+    rows = json.loads(cli(*OFFLINE, *options).out)["rows"]
     assert [row["file"] for row in rows] == [f"bundles/site-{node}.bundle" for node in (1, 2, 3)]
     long_term = read_keys(key)
     assert long_term.offline is None
@@ -60,16 +58,16 @@ def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(ke
     assert len({row["transient"] for row in rows}) == 3
 
 
-def test_offline_overwrites_nothing_and_then_writes_nothing(key: Path, capsys: Capture) -> None:
+def test_offline_overwrites_nothing_and_then_writes_nothing(key: Path, cli: Cli) -> None:
     (key.parent / "bundles").mkdir()
     (key.parent / "bundles" / "site-2.bundle").write_text("precious")
-    assert offline() == Exit.USAGE
-    assert "bundles/site-2.bundle exists; nothing was written" in capsys.readouterr().err
+    said = cli(*OFFLINE, exits=Exit.USAGE).err
+    assert "bundles/site-2.bundle exists; nothing was written" in said
     assert [path.name for path in (key.parent / "bundles").iterdir()] == ["site-2.bundle"]
 
 
 def test_offline_by_a_bundle_is_refused(key: Path, cli: Cli) -> None:
-    assert offline() == 0
+    cli(*OFFLINE)
     assert (
         "site-1.bundle does not hold a long-term key"
         in cli("keys", "offline", "bundles/site-1.bundle", "--nodes", "1", "--out", "x", exits=Exit.USAGE).err
@@ -86,7 +84,7 @@ def test_offline_nodes_that_are_no_ids_are_refused(nodes: str, key: Path, cli: C
 
 
 def test_show_tells_what_a_file_holds_and_until_when(key, cli, monkeypatch):
-    assert offline("--days", "10") == 0
+    cli(*OFFLINE, "--days", "10")
     long_term = read_keys(key)
     expires_ms = read_keys(key.parent / "bundles" / "site-3.bundle").expires_ms
     assert expires_ms is not None
@@ -106,12 +104,11 @@ def test_show_tells_what_a_file_holds_and_until_when(key, cli, monkeypatch):
 
 
 def test_keys_show_no_secret(key: Path, cli: Cli) -> None:
-    assert offline() == 0
+    cli(*OFFLINE)
     for output in ("table", "json", "jsonl"):
         for file in ("site.key", "bundles/site-1.bundle"):
             cli("keys", "show", file, "-o", output)
-    (key.parent / "cut").touch(mode=0o600)
-    (key.parent / "cut").write_text(key.read_text()[:-10])
+    write_private_file(key.parent / "cut", key.read_bytes()[:-10])
     text = "".join(cli("keys", "show", "cut", exits=Exit.USAGE))
     bundle = json.loads((key.parent / "bundles" / "site-1.bundle").read_text())
     for secret in (key.read_text().strip()[-40:], bundle["seed"], bundle["configurations"]["meta"][-60:]):

@@ -23,6 +23,7 @@ from garlicfarm.client.trust import node_address
 from garlicfarm.config import load
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.i2p.encoding import encode
@@ -360,9 +361,7 @@ def test_user_add_list_remove(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPa
     cli("node", "init")
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
     cli("user", "add", "ann", "--role", "writer")
-    password = here / "password"
-    password.touch(mode=0o600)
-    password.write_text("from a file\n")
+    write_private_file(here / "password", b"from a file\n")
     cli("user", "add", "bob", "--password-file", "password")
     assert cli("user", "list").out == "NAME   ROLE\nann    writer\nbob    reader\nlocal  admin\n"
     store = UserStore(here / "data/users")

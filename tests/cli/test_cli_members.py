@@ -61,10 +61,9 @@ def test_member_list_shows_members_and_who_joins(farm: FakeFarm, cli: Cli) -> No
         (["remove", "2", "--force"], ("remove", 2, "", True, "local"), (2, 2, 1, 0)),
     ],
 )
-def test_change_is_asked_for_and_its_figures_are_shown(farm, capsys, cli, arguments, asked, after):
-    cli("member", *arguments, "-o", "json")
+def test_change_is_asked_for_and_its_figures_are_shown(farm, cli, arguments, asked, after):
+    body = json.loads(cli("member", *arguments, "-o", "json").out)
     assert farm.changes == [asked]
-    body = json.loads(capsys.readouterr().out)
     assert (body["schema"], body["index"], body["term"]) == ("garlicfarm.member-change/1", 1, 3)
     assert tuple(body["before"].values()) == ("before", 3, 2, 2, 0)
     assert tuple(body["after"].values()) == ("after", *after)
@@ -85,15 +84,15 @@ def test_removal_that_would_leave_too_few_is_not_even_asked_for(farm: FakeFarm, 
     assert farm.changes == []
 
 
-def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Capture, cli: Cli) -> None:
+def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, cli: Cli) -> None:
     assert (
         "now 2 of 3 members reachable, 2 needed; after the change 1 of 2"
         in cli("node", "leave", exits=Exit.ERROR).err
     )
     assert farm.changes == []
-    cli("node", "leave", "--force", "-o", "json")
+    left = json.loads(cli("node", "leave", "--force", "-o", "json").out)
     assert farm.changes == [("remove", 1, "", True, "local")]
-    assert json.loads(capsys.readouterr().out)["after"]["members"] == 2
+    assert left["after"]["members"] == 2
 
 
 @pytest.mark.parametrize("refused", [Refusal.ID_USED_BEFORE, Refusal.JOINER_DOES_NOT_ANSWER])

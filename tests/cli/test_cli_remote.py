@@ -17,6 +17,7 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.client import from_config
 from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import AuthError, ConfigError, NoQuorum, NotLeader, OutcomeUnknown
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS
@@ -38,11 +39,8 @@ def test_status_off_a_terminal_is_a_plain_table_of_all_members(served, cli):
 
 
 def test_status_off_a_terminal_says_what_its_publishers_do(served, cli):
-    body = served.node.farm.status()
-    body["publishers"] = [
-        {"plugin": "i2cp", "state": "not ready", "since_ms": None, "until_ms": None, "problems": ["\x1bno"]}
-    ]
-    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    publisher = {"plugin": "i2cp", "state": "not ready", "since_ms": None, "until_ms": None}
+    served.say(publishers=[publisher | {"problems": ["\x1bno"]}])
     assert cli("status").out.splitlines()[-1] == "node 1, publisher i2cp: not ready; \\u001bno"
 
 
@@ -79,10 +77,12 @@ def test_status_watched_off_a_terminal_is_one_line_each_time(spawn):
 
 def test_log_post_of_a_file_or_stdin_prints_the_index(served, spawn, tmp_path, cli):
     (tmp_path / "entry").write_bytes(b"from a file \xff")
-    cli("log", "post", "entry")
-    first, _, rest = cli("log", "post", "entry", "-o", "json").out.partition("\n")
-    assert first == "1"
-    assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
+    assert cli("log", "post", "entry").out == "1\n"
+    assert json.loads(cli("log", "post", "entry", "-o", "json").out) == {
+        "schema": "garlicfarm.log-post/1",
+        "index": 2,
+        "term": 3,
+    }
     process = spawn("log", "post", stdin=subprocess.PIPE)
     assert process.communicate(b"from stdin", timeout=240) == (b"3\n", b"")
     values = [entry.value for entry in served.node.farm.log]
@@ -256,8 +256,7 @@ def test_log_tail_whose_reader_leaves_ends_quietly(served, spawn):
 
 def test_user_named_by_options_is_asked_with_instead_of_the_local_one(served, tmp_path, cli):
     password = tmp_path / "password"
-    password.touch(0o600)
-    password.write_text("rita's word\n")
+    write_private_file(password, b"rita's word\n")
     reader = ["--node", served.url, "--user", "rita", "--password-file", str(password)]
     (tmp_path / "garlicfarm.toml").unlink()
     cli("status", *reader, "--pin", served.node.pin)
@@ -322,8 +321,7 @@ def test_client_made_from_the_configuration_is_the_local_user_and_pins_the_certi
         trio.run(partial(post, **options))
     assert served.node.farm.posted_by == ["local", "local", "local"]
     word = tmp_path / "word"
-    word.touch(0o600)
-    word.write_text(PASSWORDS["paul"][1])
+    write_private_file(word, PASSWORDS["paul"][1].encode())
     trio.run(partial(post, user="paul", password_file=word))
     assert served.node.farm.posted_by[-1] == "paul"
     for options in ({"user": "paul"}, {"password_file": word}):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.cli import run
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.setup.provision import MemberPlan, create_node
 from tests.cli.served import Served
 
@@ -47,8 +48,7 @@ def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
     ],
 )
 def test_wait_returns_once_it_is_so_and_not_before(served, capsys, wanted, there, lacking):
-    body = {**served.node.farm.status(), **lacking}
-    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    body = served.say(**lacking)
     assert "farm farm: leader " in waited_in_vain(capsys, wanted)
     later = threading.Timer(
         0.5, lambda: body.update(served.node.farm.__class__.status(served.node.farm) | there)
@@ -84,8 +84,7 @@ WITHOUT_LEAF = {
     ],
 )
 def test_wait_for_a_publisher_says_why_there_is_none(served, capsys, lacking, rows, why):
-    body = {**served.node.farm.status(), "publisher": None, **lacking}
-    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    served.say(publisher=None, **lacking)
     served.node.farm.ranking = lambda *, statuses=False: {"members": rows}  # type: ignore[method-assign]
     assert waited_in_vain(capsys, "publisher").startswith(why)
 
@@ -101,7 +100,6 @@ def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(p
 
 def test_wait_does_not_go_on_with_a_wrong_password(served: Served, capsys: Capture, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
-    wrong.touch(0o600)
-    wrong.write_text("no")
+    write_private_file(wrong, b"no")
     as_anna = ["--user", "anna", "--password-file", str(wrong)]
     assert run(["wait", "--for", "leader", "--timeout", "20", *as_anna]) == 4

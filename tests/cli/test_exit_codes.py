@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from garlicfarm.cli.exits import Exit
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import NodeProcess, process_farm
 from tests.running import without_signs_of_life
@@ -75,8 +76,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
         await shell(Exit.USAGE, NodeProcess(9, tmp_path), "node", "start")
         UserStore(at.directory / "data" / "users").add("rita", "reader", "rita's word")
         password = tmp_path / "rita"
-        password.touch(0o600)
-        password.write_text("rita's word")
+        write_private_file(password, b"rita's word")
         as_rita = ("--user", "rita", "--password-file", str(password))
         await shell(Exit.AUTH, at, "farm", "exclude", f"{'a' * 52}.b32.i2p", *as_rita)
         password.write_text("someone else's")

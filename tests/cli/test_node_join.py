@@ -21,6 +21,7 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken, decode_token, encode_token
 from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import GarlicFarmError, ProposalDropped
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
@@ -86,8 +87,7 @@ class Joiner:
 
     def write(self, token: JoinToken) -> None:
         self.file.unlink(missing_ok=True)
-        self.file.touch(0o600)
-        self.file.write_text(encode_token(token) + "\n")
+        write_private_file(self.file, f"{encode_token(token)}\n".encode())
 
     def command(self, *more: object) -> list[object]:
         endpoint = f"ssl://127.0.0.1:{self.port}"
@@ -410,8 +410,7 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
     """Asked with an admin that all nodes know, the command finds the new leader by itself."""
     async with running(tmp_path) as farm:
         password = tmp_path / "password"
-        password.touch(0o600)
-        password.write_text("the word of alice")
+        write_private_file(password, b"the word of alice")
         for node in farm.nodes.values():
             UserStore(node.directory / "data" / "users").add("alice", "admin", "the word of alice")
 

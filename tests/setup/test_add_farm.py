@@ -17,6 +17,7 @@ from garlicfarm.config import Config, load
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.join_token import JoinToken, encode_token
 from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import ConfigError, StorageInUse
 from garlicfarm.lab.processes import FAST, free_ports, process_farm
 from garlicfarm.node import serve
@@ -165,8 +166,7 @@ def test_node_that_is_refused_by_the_further_farm_is_as_it_was(tmp_path: Path, c
     node = make(tmp_path / "node", port)
     before = contents(node.base_dir)
     token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(encode_token(replace(TOKEN, raft=SHORT)))
+    write_private_file(token, encode_token(replace(TOKEN, raft=SHORT)).encode())
     arguments = ["node", "join", str(node.base_dir), "--token-file", str(token)]
     assert run([*arguments, "--listen", "ssl://127.0.0.1:1"]) == 2
     assert contents(node.base_dir) == before
