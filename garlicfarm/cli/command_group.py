@@ -10,9 +10,6 @@ from typing import Any
 
 import click
 
-__all__ = ["Command", "CommandGroup"]
-
-
 LONGEST_SENTENCE = 500
 
 

@@ -19,8 +19,6 @@ from garlicfarm.printable import printable
 if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
 
-__all__ = ["config"]
-
 
 @click.group(cls=CommandGroup)
 def config() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["DURATION_RULE", "date_text", "format_ms", "parse_ms"]
-
 DURATION_RULE = "seconds, or a number and one of ms, s, m, h, d, as 90s"
 
 _LAST_DATE_MS = 253_402_300_799_999

@@ -12,8 +12,6 @@ import click
 from garlicfarm import errors
 from garlicfarm.printable import printable
 
-__all__ = ["NOT_TO_RESTART", "Exit", "explain"]
-
 
 class Exit(IntEnum):
     """Exit codes; kept stable."""

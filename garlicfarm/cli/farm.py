@@ -17,8 +17,6 @@ from garlicfarm.cli.say import say
 if TYPE_CHECKING:
     from garlicfarm.setup.provision import MemberPlan
 
-__all__ = ["farm"]
-
 
 @click.group(
     cls=CommandGroup,

@@ -21,8 +21,6 @@ from garlicfarm.cli.say import say
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["exclude", "include", "override", "set_"]
-
 _B32 = ".b32.i2p"
 _HASH = f"HASH must be 44 characters of I2P base64, or 52 of base32 and {_B32}"
 _ALLOWED = {

@@ -16,8 +16,6 @@ from garlicfarm.cli.options import Options, print_object, shared_options
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["show"]
-
 SHOWN_CHARS = 60
 """of a text; destinations have 516 and more. -o json has all"""
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["FarmWatch"]
-
 LONGEST_S = 5.0
 """After so long without a change it asks all the same: ages and round trips are no events."""
 KINDS = ("leader", "publisher", "members", "health", "position")

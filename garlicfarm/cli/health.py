@@ -17,8 +17,6 @@ from garlicfarm.cli.status_table import key_problems, spare_text
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["health"]
-
 _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QUORUM}
 
 

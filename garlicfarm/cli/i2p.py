@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
     from garlicfarm.transport import Endpoint
 
-__all__ = ["i2p"]
-
 PORT = 27150
 POLL_S = 0.2
 DEFAULT_TIMEOUT_S = 120.0

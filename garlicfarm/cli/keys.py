@@ -15,8 +15,6 @@ from garlicfarm.cli.say import put, say
 if TYPE_CHECKING:
     from garlicfarm.i2p.keys import DestinationKeys
 
-__all__ = ["keys"]
-
 DAY_S = 86_400
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

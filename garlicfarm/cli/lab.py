@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
     from garlicfarm.setup.provision import MemberPlan
 
-__all__ = ["lab", "running_lab"]
-
 POLL_S = 0.5
 INTERVAL_MS = 1000
 SITE_INTERVAL_MS = 3000  # the role lasts while routers are busy with tunnels

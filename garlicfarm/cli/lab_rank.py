@@ -25,8 +25,6 @@ from garlicfarm.lab.processes import terminate
 if TYPE_CHECKING:
     from garlicfarm.lab.processes import ProcessFarm
 
-__all__ = ["RankProcess", "rank_process"]
-
 USER = "rank"
 POLL_S = 0.1
 STOP_TIMEOUT_S = 30.0

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
 
-__all__ = ["LabScreen"]
-
 LEAST_TABLE = 4
 """A title, a header, a row, and the line above them."""
 

@@ -11,8 +11,6 @@ from garlicfarm.lab.i2pd import I2pdRouter
 from garlicfarm.lab.service import Service
 from garlicfarm.lab.site import Client, Fetch
 
-__all__ = ["SiteWatch", "site_watch"]
-
 LATE_S = 3.0
 
 

@@ -14,8 +14,6 @@ from garlicfarm.cli.say import say
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["leader"]
-
 
 @click.group(cls=CommandGroup)
 def leader() -> None:

@@ -14,8 +14,6 @@ from garlicfarm.cli.say import put
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["log"]
-
 
 @click.group(cls=CommandGroup)
 def log() -> None:

@@ -21,8 +21,6 @@ from garlicfarm.printable import printable
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["MAX_ENTRY_BYTES", "LineSplitter", "post_lines", "read_lines"]
-
 MAX_ENTRY_BYTES = 1 << 20
 REQUEST_BYTES = 256 << 10
 """Lines of more bytes together are posted in several requests"""

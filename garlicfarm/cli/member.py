@@ -17,8 +17,6 @@ from garlicfarm.refusals import Refusal
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["leave", "member"]
-
 CATCH_UP_POLL_S = 1.0
 PATIENCE_S = 5.0
 RETRY_S = 0.25

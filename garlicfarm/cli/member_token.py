@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config
     from garlicfarm.credentials.join_token import JoinToken
 
-__all__ = ["token"]
-
 
 @click.command(
     cls=Command,

@@ -24,8 +24,6 @@ from garlicfarm.cli.options import (
 )
 from garlicfarm.cli.say import put, say
 
-__all__ = ["node"]
-
 I2P_PROXY_PORT = 4444
 UNIT_FILE = "garlicfarm.service"
 _PROGRAM = "/opt/garlicfarm/bin/garlicfarm"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.trust import NodeAccess
     from garlicfarm.config import Config, FarmSection
 
-__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "farm_section", "find_node", "node_config"]
-
 T = TypeVar("T")
 
 ONLY_THE_LEADER = (

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.net.handshake import Established
 
-__all__ = ["JoinAttempt", "enrol", "join", "undo_node"]
-
 POLL_S = 0.1
 RETRY_S = 1.0
 PATIENCE_ELECTIONS = 4

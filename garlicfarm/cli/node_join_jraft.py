@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config
     from garlicfarm.credentials.join_token import JoinToken
 
-__all__ = ["join_jraft"]
-
 SCHEME = "jraft"
 TIMES = {"election_timeout_min_s": 3.0, "election_timeout_max_s": 5.0, "heartbeat_s": 1.5}
 """Those of JRaft's own program, for ``[farm.raft]``: its leader's heartbeats are too rare for the preset."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config
     from garlicfarm.node import Node
 
-__all__ = ["level", "next_commands", "start"]
-
 Level = Literal["error", "warning", "info", "debug"]
 NEXT = ("status", "log tail -f", "health")
 """What to try once the node runs."""

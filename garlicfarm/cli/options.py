@@ -20,22 +20,6 @@ from garlicfarm.printable import printable
 if TYPE_CHECKING:
     from garlicfarm.setup.provision import FarmPlan
 
-__all__ = [
-    "ADMIN_URL",
-    "DIRECTORY",
-    "LISTEN",
-    "MEMBER_ID",
-    "Choice",
-    "Options",
-    "application_option",
-    "new_farm",
-    "new_farm_options",
-    "print_json",
-    "print_object",
-    "print_rows",
-    "shared_options",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -12,8 +12,6 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.say import put
 
-__all__ = ["plugins"]
-
 _TABLES = {
     "transport": "[transport.{}]",
     "router": '[farm.router] plugin = "{}"',

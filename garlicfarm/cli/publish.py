@@ -18,8 +18,6 @@ from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["publish"]
-
 PATIENCE_S = 60.0
 """beside two intervals: a publisher publishes at most once in 20 s, and a router takes its time"""
 

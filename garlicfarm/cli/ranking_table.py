@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["Trends", "ranking_view"]
-
 TREND_POINTS = 8
 LEAST_SPAN = 20_000
 """Scores closer to each other than this look alike in a trend."""

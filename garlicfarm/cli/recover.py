@@ -11,8 +11,6 @@ from garlicfarm.cli.node_access import farm_section, node_config
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.say import say
 
-__all__ = ["recover"]
-
 
 @click.command(cls=Command, examples=["garlicfarm recover", "garlicfarm recover --yes-i-understand"])
 @click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it. Without this, only show the effect.")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
     from garlicfarm.router import Router
 
-__all__ = ["router"]
-
 T = TypeVar("T")
 
 LONGEST_VALUE = 24

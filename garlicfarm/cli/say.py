@@ -10,8 +10,6 @@ import click
 
 from garlicfarm.printable import printable_json
 
-__all__ = ["put", "say"]
-
 
 def put(text: object, *, nl: bool = True) -> None:
     """Print a result."""

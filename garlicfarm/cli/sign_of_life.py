@@ -11,8 +11,6 @@ import trio
 
 from garlicfarm.printable import printable
 
-__all__ = ["run_blocking", "sign_of_life"]
-
 FIRST_S = 2.0
 """After this long the first line is written; each later pause is twice the one before."""
 

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 import click
 import trio
 
-__all__ = ["ended_by_signals", "stopped_by_signals"]
-
 
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[None]:

@@ -19,8 +19,6 @@ from garlicfarm.printable import printable
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["status"]
-
 WATCH_INTERVAL_S = 1.0
 """The shortest time between two of the same."""
 

@@ -10,19 +10,6 @@ from garlicfarm.admin.health import events, publishing, quorum_loss, utc
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = [
-    "event_lines",
-    "feed_lines",
-    "has_no_publisher",
-    "headline",
-    "key_problems",
-    "publisher_lines",
-    "publisher_text",
-    "spare_text",
-    "status_rows",
-    "status_view",
-]
-
 EVENTS = 6
 ERROR_COLUMN_WIDTH = 110
 """From this width on, errors are a column; below, they are lines under the table."""

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from garlicfarm.printable import printable
 
-__all__ = ["WIDE", "Column", "make_table", "sparkline"]
-
 WIDE = 150
 """A terminal of so many columns is shown everything."""
 

@@ -16,8 +16,6 @@ from garlicfarm.credentials.roles import ROLES
 if TYPE_CHECKING:
     from garlicfarm.credentials.users import UserStore
 
-__all__ = ["user"]
-
 
 @click.group(cls=CommandGroup)
 def user() -> None:

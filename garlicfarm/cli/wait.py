@@ -14,8 +14,6 @@ from garlicfarm.cli.node_access import farm_name, find_node
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.status_table import headline
 
-__all__ = ["wait"]
-
 POLL_INTERVAL_S = 0.25
 
 
