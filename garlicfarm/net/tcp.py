@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 import trio
@@ -56,24 +57,30 @@ async def serve_tcp(
     handler: Callable[[trio.SocketStream, Peer], Awaitable[None]],
     *,
     address_is_peer: bool = True,
+    every_address: bool = False,
+    params: Mapping[str, str] = MappingProxyType({}),
     task_status: trio.TaskStatus[Endpoint],
 ) -> NoReturn:
-    """`Transport.serve` over TCP without TLS; a name with several addresses is bound at the first.
+    """`Transport.serve` over TCP; what ``handler`` speaks on top of that, as TLS, is its own.
 
-    ``address_is_peer``: see `Peer`.
+    ``address_is_peer``: see `Peer`. ``every_address``: a name with several addresses is bound at each unless
+    the port is 0; else at the first only. ``params``: of the bound address.
 
     Raises `TransportError`: cannot listen on ``url``. Cancelled: closes everything.
     """
     try:
-        first, *others = await trio.open_tcp_listeners(url.port, host=url.host)
+        listeners = await trio.open_tcp_listeners(url.port, host=url.host)
     except (OSError, UnicodeError) as exc:
+        hint = "set the url of the [[listener]] to an address of this machine and a free port"
         raise TransportError(
-            f"cannot listen on {url}: {exc}", "set `url` of [[listener]] to a free address"
+            f"cannot listen on {url}: {getattr(exc, 'strerror', None) or exc}", hint
         ) from exc
-    for other in others:
-        other.socket.close()
-    host, port = first.socket.getsockname()[:2]
-    task_status.started(Endpoint(transport.scheme, host, port))
+    if url.port == 0 or not every_address:
+        for other in listeners[1:]:
+            other.socket.close()
+        del listeners[1:]
+    host, port = listeners[0].socket.getsockname()[:2]
+    task_status.started(Endpoint(transport.scheme, host, port, params))
 
     async def connection(stream: trio.SocketStream) -> None:
         try:
@@ -85,7 +92,7 @@ async def serve_tcp(
             await handler(stream, replace(peer, slot=slot))
             await _end(stream)
 
-    await serve_listeners(connection, [first])
+    await serve_listeners(connection, listeners)
 
 
 async def serve_listeners(

@@ -166,7 +166,7 @@ async def test_clients_that_reset_at_once_cost_their_own_connections(tmp_path: P
                 raw.connect((bound.host, bound.port))
         await transport.dropped(20)
         await assert_echoes(transport, bound)
-    assert transport.drops == ["tls"] * 20
+    assert set(transport.drops) <= {"tls", "gone"}
 
 
 async def test_accept_without_free_descriptors_is_survived(tmp_path, caplog):
@@ -187,7 +187,7 @@ async def test_accept_without_free_descriptors_is_survived(tmp_path, caplog):
 
 
 async def test_client_that_never_closes_is_cut_after_the_handler_is_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(garlicfarm_transport_ssl, "CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("garlicfarm.net.tcp.CLOSE_TIMEOUT_S", 0.2)
     transport = Counting(tmp_path)
 
     async def done(stream: trio.abc.Stream, peer: Peer) -> None:

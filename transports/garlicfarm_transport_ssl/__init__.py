@@ -12,7 +12,6 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -22,16 +21,15 @@ import trio
 
 from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, NotListening, TransportError, UnreachableError, first_error
-from garlicfarm.net.tcp import serve_listeners
+from garlicfarm.net.tcp import serve_tcp
 from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.plugin_settings import setting
 from garlicfarm.regular_files import check_regular
-from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Transport
+from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["SslConfig", "SslTransport"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
-CLOSE_TIMEOUT_S = 2.0
 
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
 _logger = logging.getLogger("garlicfarm.transport.ssl")
@@ -55,7 +53,8 @@ class SslConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SslTransport(Transport):
-    """TLS 1.3 over TCP. `serve` drops connections with reason ``tls``, ``timeout`` or ``too-often``."""
+    """TLS 1.3 over TCP. `serve` drops connections with reason ``tls``, ``timeout``, ``too-often`` or
+    ``gone``."""
 
     scheme = "ssl"
     Config = SslConfig
@@ -161,40 +160,26 @@ class SslTransport(Transport):
     ) -> NoReturn:
         """See `Transport.serve`. With port 0 a name with several addresses is bound to the first only."""
         self.check_url(url)
-        try:
-            listeners = await trio.open_tcp_listeners(url.port, host=url.host)
-        except (OSError, UnicodeError) as exc:
-            hint = "set the url of the [[listener]] to an address of this machine and a free port"
-            raise TransportError(f"cannot listen on {url}: {_text(exc)}", hint) from exc
-        if url.port == 0:
-            for other in listeners[1:]:
-                other.socket.close()
-            del listeners[1:]
-        host, port = listeners[0].socket.getsockname()[:2]
-        task_status.started(Endpoint(self.scheme, host, port, {"pin": self._pin}))
 
-        async def connection(tcp: trio.SocketStream) -> None:
-            try:
-                peer = Peer(tcp.socket.getpeername()[0], True, None)
-            except OSError as exc:  # it closed while it was queued
-                self._drop(Peer("", False, None), "tls", _text(exc))
+        async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
+            stream = await self._accept(tcp, peer)
+            if stream is None:
+                await trio.aclose_forcefully(tcp)
                 return
-            with self.admit(peer) as slot:
-                stream = await self._accept(tcp, peer, slot)
-                if stream is not None:
-                    certificate = stream.getpeercert(binary_form=True)
-                    digest = certificate and hashlib.sha256(certificate).digest()
-                    await handler(stream, replace(peer, certificate_sha256=digest, slot=slot))
-                    await _close(stream)
+            certificate = stream.getpeercert(binary_form=True)
+            digest = certificate and hashlib.sha256(certificate).digest()
+            await handler(stream, replace(peer, certificate_sha256=digest))
+            stream.send_close_notify()
 
-        await serve_listeners(connection, listeners)
+        params = {"pin": self._pin}
+        await serve_tcp(self, url, connection, every_address=True, params=params, task_status=task_status)
 
-    async def _accept(self, tcp: trio.SocketStream, peer: Peer, slot: AdmissionSlot) -> TlsStream | None:
+    async def _accept(self, tcp: trio.SocketStream, peer: Peer) -> TlsStream | None:
         """The TLS handshake of one incoming connection; ``None`` if it failed."""
         try:
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
                 await trio.lowlevel.wait_readable(tcp.socket)  # a silent client costs no TLS
-                if not slot.begin():
+                if peer.slot is not None and not peer.slot.begin():
                     self._drop(peer, "too-often", "too many handshakes from this address")
                     return None
                 stream = TlsStream(tcp, self._server, server_side=True)
@@ -209,16 +194,6 @@ class SslTransport(Transport):
     def _drop(self, peer: Peer, reason: str, detail: str) -> None:
         _logger.debug("event=dropped peer=%s reason=%s detail=%r", peer.address, reason, detail)
         self.on_drop(peer, reason)
-
-
-async def _close(stream: TlsStream) -> None:
-    """Send close_notify and FIN, then wait for the peer's, so that no reset discards our last bytes."""
-    stream.send_close_notify()
-    tcp = stream.transport_stream
-    with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        await tcp.send_eof()
-        while await tcp.receive_some():
-            pass
 
 
 def _text(exc: BaseException) -> str:
