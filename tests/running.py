@@ -8,14 +8,14 @@ import re
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import trio
 
-__all__ = ["Terminal", "background", "running", "until", "wait_until", "without_signs_of_life"]
+__all__ = ["Terminal", "background", "led", "running", "until", "wait_until", "without_signs_of_life"]
 
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -63,6 +63,20 @@ async def background(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[N
             nursery.start_soon(task)
         yield
         nursery.cancel_scope.cancel()
+
+
+class _HasLeader(Protocol):
+    async def leader(self) -> int: ...
+
+
+_Farm = TypeVar("_Farm", bound=_HasLeader)
+
+
+@asynccontextmanager
+async def led(farm: AbstractAsyncContextManager[_Farm]) -> AsyncIterator[tuple[_Farm, int]]:
+    """A farm that runs, once it has a leader, and that leader's id."""
+    async with farm as nodes:
+        yield nodes, await nodes.leader()
 
 
 async def wait_until(condition: Callable[[], Any], every_s: float = 0.01) -> Any:

@@ -13,6 +13,7 @@ from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 from tests.client.test_farm_client import FakeRpcClient
 from tests.node.support.cluster import Cluster, client_request, cluster
+from tests.running import led
 
 
 def follower_of(nodes: Cluster, leader: int) -> int:
@@ -20,17 +21,17 @@ def follower_of(nodes: Cluster, leader: int) -> int:
 
 
 async def test_client_that_knows_a_follower_alone_finds_the_leader(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as nodes:
-        leader = await nodes.leader()
-        async with nodes.client(follower_of(nodes, leader)) as client:
-            index, _ = await client.post([b"x"])
-            assert (await client.post([b"y"]))[0] == index + 1
-            assert set(client._rpc_clients) == {leader, follower_of(nodes, leader)}
+    async with (
+        led(cluster(tmp_path, 3)) as (nodes, leader),
+        nodes.client(follower_of(nodes, leader)) as client,
+    ):
+        index, _ = await client.post([b"x"])
+        assert (await client.post([b"y"]))[0] == index + 1
+        assert set(client._rpc_clients) == {leader, follower_of(nodes, leader)}
 
 
 async def test_client_without_the_extension_stays_where_it_was_told_to_go(tmp_path, monkeypatch):
-    async with cluster(tmp_path, 3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3)) as (nodes, leader):
         monkeypatch.setattr("garlicfarm.client.farm.LEADER_HINT", "not-this-one")
         monkeypatch.setattr(Link, "_is_hinted", lambda link: False)
         refusals: list[Response] = []
@@ -51,8 +52,7 @@ async def test_client_without_the_extension_stays_where_it_was_told_to_go(tmp_pa
 
 
 async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3)) as (nodes, leader):
         follower = follower_of(nodes, leader)
         await nodes.applied(1)
         wire = await nodes.login(node_id=follower, extensions={"leader-hint": "1"})

@@ -11,12 +11,11 @@ import pytest
 import trio
 
 from garlicfarm.client import AdminClient
-from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.client.farm import FarmClient
 from garlicfarm.config.model import PRESETS
-from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import ProcessFarm, process_farm
-from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan
+from tests.node.support.cluster import let_post, posting
 
 ENTRIES = int(os.environ.get("FEED_ENTRIES", "200000"))
 BATCH = 500
@@ -67,19 +66,12 @@ async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
 ) -> None:
     plan = FarmPlan(application="log", raft=RAFT, retention={"keep_entries": 10 * ENTRIES})
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
-        for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add("writer", "writer", "writer's password")
+        let_post(farm)
         for node_id in farm.nodes:
             await farm.start(node_id)
         leader, term = await leader_and_term(farm)
         begun = trio.current_time()
-        async with open_farm_client(
-            farm.endpoints,
-            farm=farm.name,
-            user="writer",
-            password="writer's password",
-            transport=lambda scheme: make_transport(scheme, {}, tmp_path),
-        ) as writer:
+        async with posting(farm) as writer:
             await fill(writer)
         filled = trio.current_time()
         follower = leader % 3 + 1

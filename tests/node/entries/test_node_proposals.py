@@ -33,6 +33,7 @@ from garlicfarm.testing.memory_cluster import Cluster as MemoryCluster
 from garlicfarm.testing.memory_cluster import cluster as memory_cluster
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.node.support.cluster import STEADY, Cluster, client_request, cluster, member
+from tests.running import led
 
 Clock = trio.testing.MockClock
 
@@ -66,8 +67,7 @@ async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(t
 async def test_batch_through_any_member_is_one_piece_of_the_log_without_what_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with cluster(tmp_path, 3, raft=STEADY) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3, raft=STEADY)) as (nodes, leader):
         for node_id in sorted(nodes.running, key=lambda node_id: node_id != leader):
             view = FarmAdminView(nodes.replica(node_id), cast(PageReader, None), Path("/dev/null"))
             entries = [b"%d of %d" % (number, node_id) for number in range(50)]
@@ -97,8 +97,7 @@ async def test_batch_too_large_for_one_message_is_refused_as_a_whole(tmp_path: P
 
 
 async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as nodes:
-        first = await nodes.leader()
+    async with led(cluster(tmp_path, 3)) as (nodes, first):
         dead = nodes.running[first]
         dead.scope.cancel()
         await dead.ended.wait()
@@ -115,8 +114,7 @@ async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up
 
 
 async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(autojump_clock: Clock) -> None:
-    async with memory_cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(memory_cluster(3)) as (nodes, leader):
         survivor, other = nodes.running - {leader}
         await nodes.kill(other)
         # The leader with one of two followers still has its quorum.
@@ -140,8 +138,7 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(autoj
 
 async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: Path) -> None:
     raft = {"max_uncommitted_bytes": 1024}
-    async with cluster(tmp_path, 3, raft={**STEADY, **raft}) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3, raft={**STEADY, **raft})) as (nodes, leader):
         farm, wire = nodes.replica(leader), await nodes.login(node_id=leader)
         for node_id in tuple(nodes.running):
             if node_id != leader:
@@ -263,8 +260,7 @@ async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Not when a commit would be given up, which takes as long as an election and then some."""
-    async with memory_cluster(raft=msgspec.convert(PRESETS["i2p"], RaftSection)) as nodes:
-        leader = await nodes.leader()
+    async with led(memory_cluster(raft=msgspec.convert(PRESETS["i2p"], RaftSection))) as (nodes, leader):
         follower, other = nodes.running - {leader}
         await nodes.post(b"warm", via=follower)  # which opens the connection for posts
         farm = nodes.replica(follower)
@@ -288,8 +284,7 @@ async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one
 
 async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(tmp_path: Path) -> None:
     """A follower's posts travel on a connection of their own."""
-    async with cluster(tmp_path, 3, raft=STEADY) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3, raft=STEADY)) as (nodes, leader):
         follower = next(node_id for node_id in nodes.running if node_id != leader)
         await nodes.replica(follower).post(b"warm")
         logins = nodes.replica(leader).peers

@@ -24,7 +24,7 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.node.support.cluster import STEADY, password_of
 from tests.node.support.cluster import cluster as cluster_of_nodes
-from tests.running import wait_until
+from tests.running import led, wait_until
 
 SLOW_DISK = {**PRESETS["clearnet"], "disk_timeout_s": 60.0}  # it hangs for less
 
@@ -96,8 +96,7 @@ async def alone_with(nodes: Cluster, leader: int) -> set[int]:
 
 
 async def test_read_sees_what_was_acknowledged_by_any_node_just_before(autojump_clock: MockClock) -> None:
-    async with cluster(3, application=Journal) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, leader):
         for number in range(30):
             entry = b"%d" % number
             index, _ = await nodes.post(entry, via=1 + number % 3)
@@ -109,8 +108,7 @@ async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
     autojump_clock: MockClock,
 ) -> None:
     """Its own disk is the last one that takes the entry: then a plain read there shows the past."""
-    async with cluster(3, application=Journal) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, leader):
         farm = nodes.replica(leader)
         await nodes.post(b"old")
         release = hold_disk(farm)
@@ -132,8 +130,7 @@ async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
 async def test_leader_that_is_cut_off_shows_the_past_plainly_and_refuses_a_linearizable_read(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3, application=Journal) as nodes:
-        old = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, old):
         have_first_campaign([nodes.replica(node) for node in sorted(nodes.running - {old})])
         await nodes.applied((await nodes.post(b"old"))[0])
         others = await alone_with(nodes, old)
@@ -199,8 +196,7 @@ async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed
 
 
 async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clock: MockClock) -> None:
-    async with cluster(5, application=Journal) as nodes:
-        old = await nodes.leader()
+    async with led(cluster(5, application=Journal)) as (nodes, old):
         with_it, *others = sorted(nodes.running - {old})
         have_first_campaign([nodes.replica(node) for node in others])
         await nodes.applied((await nodes.post(b"old"))[0])
@@ -237,8 +233,7 @@ async def test_follower_whose_leader_lacks_the_extension_names_it_and_asks_nothi
     without = {name: version for name, version in EXTENSIONS.items() if name != "read-index"}
     assert len(without) == len(EXTENSIONS) - 1
     monkeypatch.setattr("garlicfarm.testing.memory_cluster.EXTENSIONS", without)
-    async with cluster(3, application=Journal) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, leader):
         await nodes.post(b"x")
         for node in nodes.running - {leader}:
             begun = trio.current_time()
@@ -250,8 +245,7 @@ async def test_follower_whose_leader_lacks_the_extension_names_it_and_asks_nothi
 
 
 async def test_follower_whose_leader_is_gone_refuses_at_once(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         farm = nodes.replica(min(nodes.running - {leader}))
         await farm.reads.read_index()
         await nodes.kill(leader)
@@ -264,8 +258,7 @@ async def test_follower_whose_leader_is_gone_refuses_at_once(autojump_clock: Moc
 async def test_read_ends_with_the_leadership_of_a_leader_that_no_majority_answers(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         await alone_with(nodes, leader)
         farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(NotLeader, match="no leader is known"):
@@ -281,8 +274,7 @@ async def test_read_ends_with_the_leadership_of_a_leader_that_no_majority_answer
 async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applied(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3, application=Journal) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, leader):
         farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
@@ -302,8 +294,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
 
 async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockClock) -> None:
     raft = msgspec.convert(SLOW_DISK, RaftSection)
-    async with cluster(3, raft=raft) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, raft=raft)) as (nodes, leader):
         farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
@@ -319,8 +310,7 @@ async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockC
 async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump_clock: MockClock) -> None:
     """Before that it may not know that what the old one acknowledged is committed."""
     for _ in range(5):
-        async with cluster(3, application=Journal) as nodes:
-            old = await nodes.leader()
+        async with led(cluster(3, application=Journal)) as (nodes, old):
             index, _ = await nodes.post(b"acknowledged")
             await nodes.kill(old)
             left = [nodes.replica(node) for node in nodes.running]
@@ -344,8 +334,7 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("garlicfarm.node.read_index.MAX_PENDING_READS", 3)
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         await alone_with(nodes, leader)
         for farm in map(nodes.replica, nodes.running):
             for _ in range(3):
@@ -419,8 +408,7 @@ async def test_readers_and_writers_through_lost_leaders_see_a_linearizable_log(
 
 
 async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majority(tmp_path: Path) -> None:
-    async with cluster_of_nodes(tmp_path, 3, raft=STEADY) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster_of_nodes(tmp_path, 3, raft=STEADY)) as (nodes, leader):
         followers = [node_id for node_id in nodes.running if node_id != leader]
         urls = {
             node_id: f"{running.node.admin_url}?pin={pin_of_file(nodes.data(node_id) / 'tls' / 'node.crt')}"

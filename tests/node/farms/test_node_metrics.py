@@ -9,6 +9,7 @@ import trio
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.wire.messages import ClusterServer
 from tests.node.support.cluster import Cluster, cluster
+from tests.running import led
 
 
 def shown(nodes: Cluster, node: int, peer: int) -> set[str]:
@@ -20,8 +21,7 @@ def shown(nodes: Cluster, node: int, peer: int) -> set[str]:
 
 
 async def test_member_that_is_removed_is_in_no_figure_any_more(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 2) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 2)) as (nodes, leader):
         other = 3 - leader
         assert {"garlicfarm_peer_state", "garlicfarm_peer_match_index"} <= shown(nodes, leader, other)
         await nodes.replica(leader).membership.change(ConfChange(Change.REMOVE, ClusterServer(other)))
@@ -29,8 +29,7 @@ async def test_member_that_is_removed_is_in_no_figure_any_more(tmp_path: Path) -
 
 
 async def test_figure_that_only_a_leader_knows_goes_with_its_leadership(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 2) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 2)) as (nodes, leader):
         other = 3 - leader
         assert "garlicfarm_peer_match_index" in shown(nodes, leader, other)
         # Who has not applied the Configuration of this term refuses to take over.

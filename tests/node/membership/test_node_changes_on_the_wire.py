@@ -26,7 +26,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.raft.test_raft_extreme_numbers import EXTREMES, HEADER
-from tests.running import background
+from tests.running import background, led
 
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
@@ -79,8 +79,7 @@ async def test_removal_of_the_last_member_is_refused(autojump_clock: MockClock) 
 async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_over_for_it(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = others(leader)
         await nodes.kill(one)
         await trio.sleep(nodes.replica(leader).section.raft.election_timeout_max_s + 1)
@@ -90,8 +89,7 @@ async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_ov
 
 
 async def test_change_is_refused_while_another_one_is_begun(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = others(leader)
         answers: list[Response] = []
 
@@ -108,16 +106,14 @@ async def test_change_is_refused_while_another_one_is_begun(autojump_clock: Mock
 
 async def test_leader_whose_hand_over_fails_says_so_in_time(autojump_clock: MockClock) -> None:
     """Whoever was to take over is gone just now: all others were heard of late."""
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         await trio.sleep(10)
         await nodes.kill(min(others(leader)))  # of equals it is taken
         assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TOO_FEW_MEMBERS_HEARD.number
 
 
 async def test_leader_that_nobody_follows_any_more_redirects_to_nobody(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         for member in others(leader):
             await nodes.kill(member)
         answer = await ask(nodes, leader, REMOVE, ClusterServer(leader))
@@ -125,8 +121,7 @@ async def test_leader_that_nobody_follows_any_more_redirects_to_nobody(autojump_
 
 
 async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = others(leader)
         await trio.sleep(10)
         nodes.partition([leader, other], [one])
@@ -137,8 +132,7 @@ async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: Mock
 
 
 async def test_member_that_does_not_lead_names_the_leader(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = others(leader)
         for kind, server in ((REMOVE, ClusterServer(other)), (ADD, ClusterServer(4, "memory://d:1"))):
             answer = await ask(nodes, one, kind, server)
@@ -162,8 +156,7 @@ async def test_refused_newcomer_is_told_why(
 
 
 async def test_member_may_name_any_server_and_another_only_itself(autojump_clock: MockClock) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         member, gone, _ = sorted({1, 2, 3, 4} - {leader})
         principals = {server: Principal(f"member {server}", server, True) for server in (member, gone, 9)}
         answer = await ask(nodes, leader, REMOVE, ClusterServer(gone), principals[member])
@@ -180,8 +173,7 @@ async def test_change_with_an_extreme_number_leaves_the_farm_as_it_is(
     kind: MessageType, autojump_clock: MockClock
 ) -> None:
     """In any field of the header or of the entry, and as the id of the server, which nobody can dial."""
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         farm = nodes.replica(leader)
         before = farm.configuration.servers
         plain = Request(kind, 9, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, b""),))

@@ -12,7 +12,7 @@ from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
-from tests.running import wait_until
+from tests.running import led, wait_until
 
 
 async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
@@ -53,8 +53,7 @@ async def test_server_that_cannot_be_dialled_is_not_added(autojump_clock: MockCl
 
 
 async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         other = next(n for n in (1, 2, 3, 4) if n != leader)
         raft = nodes.replica(leader).section.raft
         await change(nodes, Change.REMOVE, ClusterServer(other))
@@ -73,8 +72,7 @@ async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> Non
 
 
 async def test_member_removed_while_it_was_down_is_told_when_it_comes_back(autojump_clock: MockClock) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         other = next(n for n in (1, 2, 3, 4) if n != leader)
         await nodes.kill(other)
         await change(nodes, Change.REMOVE, ClusterServer(other))
@@ -92,8 +90,7 @@ async def leave(nodes: Cluster, node: int, *, force: bool = False) -> tuple[int,
 
 
 async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         farm = nodes.replica(leader)
         index, term = await leave(nodes, leader)
         assert farm.core.applied.configuration.log_index == index
@@ -106,8 +103,7 @@ async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clo
 
 
 async def test_leader_of_two_leaves_the_other_one_alone(autojump_clock: MockClock) -> None:
-    async with cluster(2) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(2)) as (nodes, leader):
         await leave(nodes, leader)
         assert members(nodes, 3 - leader) == [3 - leader]
         await ended(nodes, leader, 30)
@@ -117,8 +113,7 @@ async def test_leader_of_two_leaves_the_other_one_alone(autojump_clock: MockCloc
 async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: MockClock) -> None:
     """RemoveServer and its answer, then LeaveCluster and its (docs/reference/protocol.md, "What JRaft's bytes
     settle")."""
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         other = next(n for n in (1, 2, 3) if n != leader)
         seen = {n: nodes.replica(n).metrics for n in (leader, other)}
         await leave(nodes, other)
@@ -133,8 +128,7 @@ async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: Mock
 async def test_follower_that_is_to_remove_another_member_has_the_leader_do_it(
     autojump_clock: MockClock, removed: str
 ) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         asked, other, _ = sorted({1, 2, 3, 4} - {leader})
         gone = leader if removed == "leader" else other
         index, term = await nodes.replica(asked).membership.change(
@@ -150,8 +144,7 @@ async def test_follower_that_is_to_remove_another_member_has_the_leader_do_it(
 
 
 async def test_follower_that_is_to_add_a_server_has_the_leader_do_it(autojump_clock: MockClock) -> None:
-    async with cluster(2) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(2)) as (nodes, leader):
         server = await nodes.enlist()
         await nodes.replica(3 - leader).membership.change(ConfChange(Change.ADD, server))
         assert members(nodes, 3 - leader) == [1, 2, 3]
@@ -171,8 +164,7 @@ async def test_follower_that_is_to_add_a_server_has_the_leader_do_it(autojump_cl
 async def test_follower_passes_the_leaders_refusal_on(
     autojump_clock: MockClock, change: ConfChange, reason: str
 ) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         asked = min({1, 2, 3} - {leader})
         with pytest.raises(ProposalDropped) as refused:
             await nodes.replica(asked).membership.change(change)
@@ -180,8 +172,7 @@ async def test_follower_passes_the_leaders_refusal_on(
 
 
 async def test_follower_leaves_to_the_leader_what_the_wire_cannot_say(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         asked, other = sorted({1, 2, 3} - {leader})
         members_of = nodes.replica(asked).membership
         with pytest.raises(NotLeader) as told:  # another endpoint
@@ -198,8 +189,7 @@ async def test_follower_leaves_to_the_leader_what_the_wire_cannot_say(autojump_c
 
 
 async def test_change_during_a_hand_over_is_made_by_the_new_leader(autojump_clock: MockClock) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         successor, other, _ = sorted({1, 2, 3, 4} - {leader})
         await trio.sleep(10)
         farm = nodes.replica(leader)
@@ -216,8 +206,7 @@ def messages(metrics: FarmMetrics, kind: str, direction: str) -> float:
 async def test_member_whose_leader_is_lost_meanwhile_is_removed_by_the_next_one(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(4) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(4)) as (nodes, leader):
         other = next(n for n in (1, 2, 3, 4) if n != leader)
         await nodes.kill(leader)
         await leave(nodes, other)
@@ -229,8 +218,7 @@ async def test_member_whose_leader_is_lost_meanwhile_is_removed_by_the_next_one(
 async def test_member_whose_leaving_would_cost_the_majority_stays(
     autojump_clock: MockClock, leads: bool
 ) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = (n for n in (1, 2, 3) if n != leader)
         await nodes.kill(one)
         await trio.sleep(20)
@@ -251,8 +239,7 @@ async def test_last_member_stays(autojump_clock: MockClock) -> None:
 
 
 async def test_member_without_a_leader_has_asked_nobody_to_remove_it(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = (n for n in (1, 2, 3) if n != leader)
         await nodes.kill(leader)
         await nodes.kill(one)
@@ -262,8 +249,7 @@ async def test_member_without_a_leader_has_asked_nobody_to_remove_it(autojump_cl
 
 
 async def test_change_without_enough_members_is_refused(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         one, other = (n for n in (1, 2, 3) if n != leader)
         await nodes.kill(one)
         await trio.sleep(20)
@@ -276,8 +262,7 @@ async def test_change_without_enough_members_is_refused(autojump_clock: MockCloc
 
 
 async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         target = next(n for n in (1, 2, 3) if n != leader)
         began, raft = trio.current_time(), nodes.replica(leader).section.raft
         assert await nodes.replica(leader).step_down(target) == target
@@ -291,8 +276,7 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
 
 async def test_member_ordered_to_leave_stays_where_a_later_leader_keeps_it(autojump_clock: MockClock) -> None:
     """A JRaft leader tells it before the Configuration without it is appended, which may never come."""
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         other, third = (n for n in (1, 2, 3) if n != leader)
         membership, raft = nodes.replica(leader).membership, nodes.replica(leader).section.raft
         for _ in range(2):

@@ -20,6 +20,7 @@ from garlicfarm.raft.state import MAX_TERM
 from garlicfarm.testing.memory_cluster import cluster
 from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import MessageType, Request
+from tests.running import led
 
 STRANGER = 9
 
@@ -59,8 +60,7 @@ async def send(farm: Replica, request: Request) -> None:
 async def test_term_of_a_stranger_is_refused_counted_and_logged_once(
     autojump_clock: MockClock, kind: MessageType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         index, term = await nodes.post(b"before")
         for member in (1, 2, 3):
             for _ in range(3):
@@ -72,8 +72,7 @@ async def test_term_of_a_stranger_is_refused_counted_and_logged_once(
 
 
 async def test_member_in_a_term_too_high_deposes_nobody_and_is_told(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3)) as (nodes, leader):
         _, term = await nodes.post(b"before")
         stuck = max({1, 2, 3} - {leader})
         await nodes.kill(stuck)

@@ -19,8 +19,6 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
-from garlicfarm.client.farm import open_farm_client
-from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports, process_farm
 from garlicfarm.net.handshake import DialCredentials, dial
@@ -28,7 +26,7 @@ from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import LogStore
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire import encode_request
-from tests.node.support.cluster import ALONE, TRANSPORT, client_request
+from tests.node.support.cluster import ALONE, TRANSPORT, client_request, let_post, password_of, posting
 
 COMMAND = [sys.executable, "-m", "garlicfarm", "node", "start", "--config"]
 PLAN = FarmPlan(application="log", raft=ALONE)
@@ -44,18 +42,12 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
     """With a long poll, idle and half-open connections, and a client that does not read."""
     async with process_farm(tmp_path / "farm", 1, PLAN, start=False) as farm, trio.open_nursery() as nursery:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
+        let_post(farm)
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
-        credentials = DialCredentials("farm", "alice", "a secret word", ChallengeCache())
+        credentials = DialCredentials("farm", "alice", password_of("alice"), ChallengeCache())
         login = partial(dial, TRANSPORT, endpoint, credentials)
-        async with open_farm_client(
-            farm.endpoints,
-            farm="farm",
-            user="alice",
-            password="a secret word",
-            transport=lambda scheme: TRANSPORT,
-        ) as client:
+        async with posting(farm) as client:
             index, _ = await client.post([CONTENTS])
         polling, answered = trio.Event(), trio.Event()
 

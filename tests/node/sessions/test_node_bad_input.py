@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pytest
 import trio
@@ -26,37 +26,24 @@ from garlicfarm.wire.messages import (
     Configuration,
     LogEntry,
     MessageType,
-    Request,
     Response,
     SnapshotSyncRequest,
     ValueType,
 )
 from tests.node.support.cluster import Cluster, Wire, cluster
-from tests.node.support.jraft_peer import HASTY, PATIENT, Play, played, request
-from tests.running import wait_until
+from tests.node.support.jraft_peer import HASTY, PATIENT, Heard, Play, played, request
+from tests.running import background, wait_until
 
 T = MessageType
 MEMBERS = Configuration(9, 1, (ClusterServer(1, "jraft://127.0.0.1:1"), ClusterServer(2, "jraft://b:1")))
 
 
-class Connection(Protocol):
-    stream: trio.abc.Stream
-
-    async def receive(self) -> Response | None: ...
-
-    async def ask(self, request: Request) -> Response | None: ...
-
-
 class Place:
     """A node under test, and how to reach it as member 2."""
 
-    def __init__(self, nodes: Cluster, dial: Callable[[], object]) -> None:
+    def __init__(self, nodes: Cluster, connect: Callable[[], Awaitable[Wire]]) -> None:
         self.nodes = nodes
-        self._dial = dial
-
-    async def connect(self) -> Connection:
-        connection: Connection = await self._dial()  # type: ignore[misc]
-        return connection
+        self.connect = connect
 
     def refused(self) -> dict[str, float]:
         families = self.nodes.node().metrics.registry.collect()
@@ -85,13 +72,10 @@ async def jraft(directory: Path) -> AsyncIterator[Place]:
 async def secured(directory: Path) -> AsyncIterator[Place]:
     async with cluster(directory, 3, raft=PATIENT, start=False) as nodes:
         await nodes.start(1)
-
-        async def dial() -> Wire:
-            return await nodes.login("2", extensions=EXTENSIONS)
-
-        yield Place(nodes, dial)
+        yield Place(nodes, lambda: nodes.login("2", extensions=EXTENSIONS))
 
 
+MakePlace = Callable[[Path], AbstractAsyncContextManager[Place]]
 PLACES = [pytest.param(jraft, id="jraft"), pytest.param(secured, id="ssl")]
 
 
@@ -225,9 +209,9 @@ BAD = [
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_bad_message_costs_its_connection_is_counted_and_changes_nothing(
-    tmp_path: Path, place: Callable[[Path], object]
+    tmp_path: Path, place: MakePlace
 ) -> None:
-    async with place(tmp_path) as under_test:  # type: ignore[attr-defined]
+    async with place(tmp_path) as under_test:
         before = under_test.picture
         for bad in BAD:
             if place is jraft and bad.name == "source-of-another":
@@ -253,9 +237,9 @@ async def test_bad_message_costs_its_connection_is_counted_and_changes_nothing(
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_join_cluster_from_another_cluster_is_refused_and_lowers_no_term(
-    tmp_path: Path, place: Callable[[Path], object]
+    tmp_path: Path, place: MakePlace
 ) -> None:
-    async with place(tmp_path) as under_test:  # type: ignore[attr-defined]
+    async with place(tmp_path) as under_test:
         wire = await under_test.connect()
         assert (await wire.ask(request(T.REQUEST_VOTE_REQUEST, 7))).accepted
         before = under_test.picture
@@ -271,9 +255,9 @@ async def test_join_cluster_from_another_cluster_is_refused_and_lowers_no_term(
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_snapshot_pieces_out_of_order_or_with_holes_are_asked_for_again(
-    tmp_path: Path, place: Callable[[Path], object]
+    tmp_path: Path, place: MakePlace
 ) -> None:
-    async with place(tmp_path) as under_test:  # type: ignore[attr-defined]
+    async with place(tmp_path) as under_test:
         wire = await under_test.connect()
         assert (await wire.ask(request(T.REQUEST_VOTE_REQUEST, 3))).accepted
         leads = request(T.APPEND_ENTRIES_REQUEST, 3)
@@ -320,47 +304,40 @@ async def test_entries_of_the_leaders_own_term_from_another_cost_the_connection(
 @asynccontextmanager
 async def leading(directory: Path, others: tuple[int, ...]) -> AsyncIterator[Play]:
     """The node leads; the others answer whatever it asks."""
-    async with played(directory, others, raft=HASTY) as plays, trio.open_nursery() as nursery:
 
-        async def follow_all() -> None:
-            while True:
-                nursery.start_soon(follow, await plays.arrivals.receive())
+    async def follow(heard: Heard) -> None:
+        while (asked := await heard.receive()) is not None:
+            votes = asked.type is T.REQUEST_VOTE_REQUEST
+            await heard.answer(asked, 0 if votes else asked.last_log_index + len(asked.entries) + 1)
 
-        async def follow(heard: object) -> None:
-            while (asked := await heard.receive()) is not None:  # type: ignore[attr-defined]
-                votes = asked.type is T.REQUEST_VOTE_REQUEST
-                last = 0 if votes else asked.last_log_index + len(asked.entries) + 1
-                await heard.answer(asked, last)  # type: ignore[attr-defined]
-
-        nursery.start_soon(follow_all)
+    async with (
+        played(directory, others, raft=HASTY) as plays,
+        background(lambda: plays.accept_all(follow)),
+    ):
         assert await plays.nodes.leader() == 1
         with trio.fail_after(240):
             await plays.nodes.replica().wait_applied(0)
         yield plays
-        nursery.cancel_scope.cancel()
 
 
 async def test_votes_of_one_server_through_two_endpoints_count_once(tmp_path: Path) -> None:
     """Members 2, 3 and 4 are one server, which answers as 2 wherever it is asked: no majority of five."""
-    async with played(tmp_path, (2, 3, 4, 5), raft=HASTY) as plays, trio.open_nursery() as nursery:
-        asked_through: set[int] = set()
+    asked_through: set[int] = set()
 
-        async def follow(heard: object) -> None:
-            while (asked := await heard.receive()) is not None:  # type: ignore[attr-defined]
-                asked_through.add(heard.to)  # type: ignore[attr-defined]
-                if heard.to != 5:  # type: ignore[attr-defined]
-                    await heard.answer(asked, source=2)  # type: ignore[attr-defined]
+    async def follow(heard: Heard) -> None:
+        while (asked := await heard.receive()) is not None:
+            asked_through.add(heard.to)
+            if heard.to != 5:
+                await heard.answer(asked, source=2)
 
-        async def follow_all() -> None:
-            while True:
-                nursery.start_soon(follow, await plays.arrivals.receive())
-
-        nursery.start_soon(follow_all)
+    async with (
+        played(tmp_path, (2, 3, 4, 5), raft=HASTY) as plays,
+        background(lambda: plays.accept_all(follow)),
+    ):
         await wait_until(lambda: {2, 3, 4} <= asked_through and plays.refused("answer") >= 4)
         status = plays.nodes.replica().raw.status()
         assert status.role is not Role.LEADER
         assert (status.commit, status.last_index) == (0, 0)
-        nursery.cancel_scope.cancel()
 
 
 async def test_jraft_peer_that_speaks_http_is_closed_at_once(tmp_path: Path) -> None:

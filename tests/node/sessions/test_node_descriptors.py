@@ -17,13 +17,12 @@ import pytest
 import trio
 
 from garlicfarm import logs
-from garlicfarm.client.farm import FarmClient, open_farm_client
-from garlicfarm.credentials.users import UserStore
+from garlicfarm.client.farm import FarmClient
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import process_farm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Endpoint
-from tests.node.support.cluster import ALONE, TRANSPORT
+from tests.node.support.cluster import ALONE, TRANSPORT, let_post, posting
 from tests.running import wait_until
 
 FEWER_THAN_IT_HAS = 8
@@ -39,17 +38,11 @@ async def test_node_without_file_descriptors_goes_on_quietly_and_recovers(tmp_pa
     plan = FarmPlan(application="log", raft=ALONE)
     async with process_farm(tmp_path / "farm", 1, plan, start=False) as farm:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
+        let_post(farm)
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
         async with (
-            open_farm_client(
-                farm.endpoints,
-                farm="farm",
-                user="alice",
-                password="a secret word",
-                transport=lambda scheme: TRANSPORT,
-            ) as client,
+            posting(farm) as client,
             AsyncExitStack() as stack,
         ):
             await client.post([b"before"])
@@ -96,7 +89,7 @@ async def test_strangers_at_both_ports_cannot_take_the_descriptors_of_the_store(
     plan = FarmPlan(application="log", raft=ALONE, retention=retention)
     async with process_farm(tmp_path / "farm", 1, plan, command=limited, start=False) as farm:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
+        let_post(farm)
         await farm.start(1)
         assert node.url is not None
         endpoint, admin = Endpoint.parse(farm.endpoints[1]), urlsplit(node.url)
@@ -106,13 +99,7 @@ async def test_strangers_at_both_ports_cannot_take_the_descriptors_of_the_store(
         held = deque[trio.SocketStream]()
         with trio.fail_after(240):
             async with (
-                open_farm_client(
-                    farm.endpoints,
-                    farm="farm",
-                    user="alice",
-                    password="a secret word",
-                    transport=lambda scheme: TRANSPORT,
-                ) as client,
+                posting(farm) as client,
                 trio.open_nursery() as nursery,
             ):
                 await client.post([b"before"])
@@ -136,19 +123,13 @@ async def test_node_without_any_descriptor_waits_with_its_store_and_goes_on(tmp_
     plan = FarmPlan(application="log", raft=ALONE)
     async with process_farm(tmp_path / "farm", 1, plan, start=False) as farm:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
+        let_post(farm)
         await farm.start(1)
         process, log = node.process, node.directory / "data" / "farms" / "farm" / "log"
         assert process is not None
         allowed = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         with trio.fail_after(240):
-            async with open_farm_client(
-                farm.endpoints,
-                farm="farm",
-                user="alice",
-                password="a secret word",
-                transport=lambda scheme: TRANSPORT,
-            ) as client:
+            async with posting(farm) as client:
                 await client.post([b"before"])
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FEWER_THAN_IT_HAS, allowed[1]))
                 async with trio.open_nursery() as nursery:

@@ -38,6 +38,7 @@ from garlicfarm.wire.messages import (
 )
 from tests.node.support.cluster import ALONE, Wire, client_request
 from tests.node.support.jraft_peer import Heard, Play, played, request
+from tests.running import background
 
 pytestmark = pytest.mark.slow
 
@@ -240,21 +241,18 @@ def told(asked: Request, lie: str, number: int, garbage: bytes) -> bytes:
 @SETTINGS
 @given(ANSWERS)
 async def test_node_survives_whatever_its_members_answer(answers: list[tuple[str, int, bytes]]) -> None:
+    lies = cycle(answers)
+
+    async def answer(heard: Heard) -> None:
+        with suppress(trio.BrokenResourceError):
+            while (asked := await heard.receive()) is not None:
+                await heard.stream.send_all(told(asked, *next(lies)))
+            await heard.stream.aclose()
+
     with TemporaryDirectory() as directory:
-        async with played(Path(directory), (2, 3), raft=QUICK) as play, trio.open_nursery() as nursery:
-            lies = cycle(answers)
-
-            async def answer(heard: Heard) -> None:
-                with suppress(trio.BrokenResourceError):
-                    while (asked := await heard.receive()) is not None:
-                        await heard.stream.send_all(told(asked, *next(lies)))
-                    await heard.stream.aclose()
-
-            async def answer_all() -> None:
-                while True:
-                    nursery.start_soon(answer, await play.arrivals.receive())
-
-            nursery.start_soon(answer_all)
+        async with (
+            played(Path(directory), (2, 3), raft=QUICK) as play,
+            background(lambda: play.accept_all(answer)),
+        ):
             await trio.sleep(HEARD_S)
             await endure(play, [(encode_request(client_request(b"posted")), True)])
-            nursery.cancel_scope.cancel()

@@ -21,7 +21,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.testing.memory_cluster import cluster
 from tests.node.entries.test_node_reading import Journal, hold_disk, linearizable, plain
 from tests.node.support.cluster import cluster as cluster_of_nodes
-from tests.running import wait_until
+from tests.running import led, wait_until
 
 
 def view(farm: Replica) -> FarmAdminView:
@@ -44,8 +44,7 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with cluster(3, application=Journal) as nodes:
-        old = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, old):
         others = nodes.running - {old}
         farm = nodes.replica(old)
         await nodes.applied((await nodes.post(b"before"))[0])
@@ -93,8 +92,7 @@ async def test_read_that_waits_for_the_disk_is_refused_when_it_is_found_to_hang(
     autojump_clock: MockClock,
 ) -> None:
     raft = {**PRESETS["clearnet"], "disk_timeout_s": 2.0}  # before a read is given up
-    async with cluster(3, raft=msgspec.convert(raft, RaftSection)) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, raft=msgspec.convert(raft, RaftSection))) as (nodes, leader):
         farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=min(nodes.running - {leader}))
@@ -146,8 +144,7 @@ async def test_requests_of_connections_that_are_gone_are_not_kept_while_the_disk
     autojump_clock: MockClock,
 ) -> None:
     """Its leader connects again and again, and gets no answer."""
-    async with cluster(3, application=Journal) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(3, application=Journal)) as (nodes, leader):
         farm = nodes.replica(min(nodes.running - {leader}))
         release = hold_disk(farm)
         await nodes.applied((await nodes.post(b"x"))[0], {leader})

@@ -22,7 +22,7 @@ from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from tests.node.support.cluster import Cluster, cluster
-from tests.running import wait_until
+from tests.running import led, wait_until
 
 HANG_GUARD_S = 120.0
 KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
@@ -82,8 +82,7 @@ def has_two_snapshots(nodes: Cluster, node_id: int) -> bool:
 
 
 async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, retention=KEEP) as nodes:
-        leader = await nodes.leader()
+    async with led(cluster(tmp_path, 3, retention=KEEP)) as (nodes, leader):
         index = await post(nodes, 300, b"first")
         states = await applied(nodes, index)
         assert len(set(states)) == 1

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.client.farm import open_farm_client
-from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Compacted, NoQuorum, OutcomeUnknown, UnreachableError
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.log_application import LogApplication
-from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Entry
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.wire.messages import ValueType
+from tests.node.support.cluster import let_post, posting
 from tests.running import background, wait_until
 
 KILLS = 10
@@ -60,22 +58,14 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
     acknowledged: dict[int, bytes] = {}
     log: dict[int, Entry] = {}
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
-        for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add("writer", "writer", "writer's password")
+        let_post(farm)
         async with trio.open_nursery() as nursery:
             for node_id in farm.nodes:
                 nursery.start_soon(farm.start, node_id)
         ids = set(farm.nodes)
 
         async def post() -> None:
-            async with open_farm_client(
-                farm.endpoints,
-                farm=farm.name,
-                user="writer",
-                password="writer's password",
-                transport=lambda scheme: make_transport(scheme, {}, tmp_path),
-                timeout_s=3.0,
-            ) as client:
+            async with posting(farm, timeout_s=3.0) as client:
                 number = 0
                 while True:
                     number += 1

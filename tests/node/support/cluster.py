@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.processes import free_ports
+from garlicfarm.lab.processes import ProcessFarm, free_ports
 from garlicfarm.net.handshake import DialCredentials, Established, initiate
 from garlicfarm.node import Node, serve
 from garlicfarm.node.replica import Replica
@@ -275,6 +275,18 @@ class Cluster:
             endpoints, transport=lambda scheme: TRANSPORT, timeout_s=timeout_s, **(options | more)
         ) as client:
             yield client
+
+
+def let_post(farm: ProcessFarm) -> None:
+    """Let ``alice`` post to the nodes of a farm of processes."""
+    for node in farm.nodes.values():
+        UserStore(node.directory / "data" / "users").add("alice", "writer", password_of("alice"))
+
+
+def posting(farm: ProcessFarm, **more: Any) -> AbstractAsyncContextManager[FarmClient]:
+    """Her client."""
+    who = {"farm": farm.name, "user": "alice", "password": password_of("alice")}
+    return open_farm_client(farm.endpoints, transport=lambda scheme: TRANSPORT, **(who | more))
 
 
 def member(scheme: str = "ssl", **plan: Any) -> MemberPlan:

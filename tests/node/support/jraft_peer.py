@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 
@@ -69,7 +69,7 @@ class Play:
 
     def __init__(self, nodes: Cluster, arrivals: trio.MemoryReceiveChannel[Heard]) -> None:
         self.nodes = nodes
-        self.arrivals = arrivals
+        self._arrivals = arrivals
 
     async def dial(self) -> Wire:
         endpoint = self.nodes.endpoint()
@@ -80,7 +80,14 @@ class Play:
     async def accept(self) -> Heard:
         """The next connection that the node opens to one of us."""
         with trio.fail_after(240):
-            return await self.arrivals.receive()
+            return await self._arrivals.receive()
+
+    async def accept_all(self, serve: Callable[[Heard], Awaitable[None]]) -> NoReturn:
+        """Serve every connection that the node opens, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(serve, await self._arrivals.receive())
+        raise AssertionError
 
     def refused(self, reason: str) -> float:
         registry = self.nodes.node().metrics.registry
