@@ -198,14 +198,6 @@ async def test_sequence_that_would_keep_its_author_out_is_refused_on_every_way_i
         assert farm.application.fold.last_sequence("alice") == 8
 
 
-async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
-        await nodes.leader()
-        await nodes.replica().post(bytes(1 << 20))
-        with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
-            await nodes.replica().post(bytes((1 << 20) + 1))
-
-
 def said(accepted: bool, destination: int, next_index: int) -> Response:
     return Response(MessageType.APPEND_ENTRIES_RESPONSE, 2, destination, 7, next_index, accepted)
 

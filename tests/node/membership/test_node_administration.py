@@ -265,15 +265,6 @@ def test_nonsense_is_told_with_the_field_before_a_node_is_asked(
     assert told in capsys.readouterr().err
 
 
-async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> None:
-    async with farm_of_three(tmp_path) as nodes:
-        leader = await nodes.leader()
-        other = next(node_id for node_id in nodes.running if node_id != leader)
-        assert await command(nodes, leader, "member", "remove", str(other)) == 0
-        order = policy(nodes, leader)["orders"][f"remove {other}"]
-        assert order["by"] == "local"
-
-
 @pytest.mark.parametrize(("refused", "requests"), [("entry", 4), ("change", 1), ("change by the leader", 1)])
 async def test_removal_that_is_refused_three_times_during_a_transfer_is_one_order_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, requests: int

@@ -45,13 +45,6 @@ async def test_server_that_is_added_holds_the_whole_log_and_votes(autojump_clock
         assert nodes.application(3).snapshot() == state
 
 
-async def test_server_that_cannot_be_dialled_is_not_added(autojump_clock: MockClock) -> None:
-    async with cluster(2) as nodes:
-        with pytest.raises(ProposalDropped, match=Refusal.CANNOT_BE_DIALLED):
-            await change(nodes, Change.ADD, ClusterServer(7, "memory://nobody:1"))
-        await nodes.post(b"goes on")
-
-
 async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> None:
     async with led(cluster(4)) as (nodes, leader):
         other = next(n for n in (1, 2, 3, 4) if n != leader)
