@@ -16,11 +16,11 @@
 
 from garlicfarm.storage.committed_log import CommittedLog, read_committed
 from garlicfarm.storage.directory import DataDirectory
-from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.leave_order import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
 from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
+from garlicfarm.storage.segments import Genesis
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
 from garlicfarm.storage.writer import Writer
 

@@ -16,12 +16,12 @@ from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, make_private_directory, replace_file
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.regular_files import open_file
-from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.storage.segments import (
     SYNCED,
     Encoder,
     End,
+    Genesis,
     Log,
     encode_header,
     encode_synced,

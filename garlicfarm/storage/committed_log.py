@@ -12,9 +12,8 @@ from garlicfarm.errors import StorageMissing, StorageVersion
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage.appender import LOG
 from garlicfarm.storage.damage import Corrupt, storage_error
-from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_store import SNAPSHOTS, refuse_unknown, snapshots_of_log
-from garlicfarm.storage.segments import Log, read_entries, read_log
+from garlicfarm.storage.segments import Genesis, Log, read_entries, read_log
 from garlicfarm.storage.snapshots import Snapshot
 
 __all__ = ["CommittedLog", "read_committed"]

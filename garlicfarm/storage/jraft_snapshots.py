@@ -16,7 +16,7 @@ from typing import BinaryIO
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import read_file
-from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.segments import Genesis
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import (

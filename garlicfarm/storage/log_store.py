@@ -30,10 +30,9 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage.appender import LOG, PART, Appender, make_log
 from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, unknown_files
 from garlicfarm.storage.directory import LOST_STORE
-from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
 from garlicfarm.storage.log_index import Positions
-from garlicfarm.storage.segments import Log, genesis_of_log, read_entries, read_log
+from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.wire.messages import Configuration, ValueType

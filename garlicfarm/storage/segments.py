@@ -42,19 +42,20 @@ from zlib import crc32
 
 import msgspec
 
+from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.descriptors import patiently
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
 from garlicfarm.regular_files import read_file, reading
 from garlicfarm.storage.damage import Corrupt, configuration_of, other_version, unknown_files
-from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import encode_configuration
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire.messages import Configuration, ValueType
 
 __all__ = [
     "SYNCED",
     "Encoder",
     "End",
+    "Genesis",
     "Log",
     "encode_header",
     "encode_synced",
@@ -83,6 +84,20 @@ _NAME = re.compile(r"(\d{10})\.seg", re.ASCII)
 _OFFSET = 0xFFFF_FFFF
 _GAP_BYTES = 1 << 16  # between two entries that are read at once
 _Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Genesis(msgspec.Struct, frozen=True):
+    """What a store is created with; it is not a log entry. The farm, its id (16 bytes), the application (by
+    its name, D14), the algorithm's version, and the Configuration in force at index 0, which is None on a
+    node that joins: its leader sends it (``node join``). ``epoch_length``: how many Application entries make
+    an epoch (D23)."""
+
+    farm: str
+    farm_id: bytes
+    application: str
+    algorithm: int
+    configuration: Configuration | None
+    epoch_length: int = EPOCH_LENGTH
 
 
 class _Header(msgspec.Struct, frozen=True):

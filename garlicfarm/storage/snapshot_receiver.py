@@ -24,7 +24,7 @@ from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import open_file, reading
-from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.segments import Genesis
 from garlicfarm.storage.snapshots import check_snapshot, claimed_size, list_snapshots, snapshot_name
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
