@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
+from garlicfarm.errors import EntryRefused
 from garlicfarm.feed.binary_format import encode_records, encode_values
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
@@ -24,14 +24,6 @@ async def test_batch_says_of_each_entry_where_it_is_or_why_it_was_refused(node: 
     assert outcomes[2] == (2, 3)
     assert [entry.value for entry in node.farm.log] == [b"\xff", b""]
     assert node.farm.batches == [3]
-
-
-@pytest.mark.parametrize("error", [NoQuorum("no majority"), OutcomeUnknown("stepped down")])
-async def test_batch_that_fails_raises_what_became_of_all(node: FakeNode, url: str, error: Exception) -> None:
-    node.farm.post_error = error
-    async with node.client(url) as client:
-        with pytest.raises(type(error)):
-            await client.post_batch("farm", [b"a", b"b"])
 
 
 async def test_entries_read_can_be_posted_as_they_are(node: FakeNode, http: httpx.AsyncClient) -> None:

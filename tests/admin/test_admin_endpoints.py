@@ -294,12 +294,6 @@ async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(nod
     assert node.farm.commit_index == 1
 
 
-async def test_policy_in_force_is_told_to_admins_alone(node, url, http):
-    async with node.client(url) as client:
-        assert await client.policy("farm") == node.farm.policy()
-    problem(await http.get("/v1/farms/farm/policy"), 403, "forbidden")
-
-
 async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(node, url, http):
     async with node.client(url, "rita") as client:
         [row] = (await client.ranking("farm"))["members"]

@@ -98,7 +98,7 @@ ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
 
 
 @pytest.mark.parametrize("ask", ASKED)
-@pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off")])
+@pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off"), DiskHangs("no answer for 6 s")])
 async def test_client_goes_on_until_a_node_is_confirmed(node, url, tmp_path, ask, error):
     node.farm.confirm_error = error
     async with node.client(url, "rita") as client:
@@ -108,29 +108,6 @@ async def test_client_goes_on_until_a_node_is_confirmed(node, url, tmp_path, ask
     async with other.running() as other_url, client_of({url: node, other_url: other}) as client:
         await ask(client)
     assert (node.farm.confirmed, other.farm.confirmed) == (0, 1)
-
-
-@pytest.mark.parametrize("ask", ASKED)
-async def test_follower_that_knows_the_leaders_url_leads_the_client_there(node, url, tmp_path, ask):
-    leader = FakeNode(tmp_path / "leader")
-    async with leader.running() as its_url, node.client(url, "rita") as client:
-        node.farm.confirm_error = NotLeader(2, f"ssl://b.example:1?pin={leader.pin}")
-        node.farm.url_of_leader = its_url
-        await ask(client)
-        await ask(client)
-    assert leader.farm.confirmed == 2
-
-
-@pytest.mark.parametrize("ask", ASKED)
-async def test_node_whose_disk_hangs_is_passed_over(node, url, tmp_path, ask):
-    node.farm.confirm_error = DiskHangs("the disk of this node has not answered for 6 s")
-    async with node.client(url, "rita") as client:
-        with pytest.raises(DiskHangs, match="has not answered for 6 s"):
-            await ask(client)
-    other = FakeNode(tmp_path / "other")
-    async with other.running() as its_url, client_of({url: node, its_url: other}) as client:
-        await ask(client)
-    assert other.farm.confirmed == 1
 
 
 async def test_leader_with_too_many_reads_is_asked_no_further(node: FakeNode, url: str) -> None:

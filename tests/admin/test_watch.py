@@ -233,12 +233,6 @@ async def test_watcher_that_loses_its_login_is_cut(node, url, monkeypatch):
         assert await web.code() == 1006
 
 
-async def test_watcher_that_sends_a_message_is_closed(node: FakeNode, url: str) -> None:
-    async with watching(node, url) as web:
-        await web.web.send_message("hello")
-        assert await web.code() == 1003
-
-
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -343,15 +337,6 @@ async def test_watcher_that_never_reads_holds_up_no_other_and_is_held_no_more_fo
         assert hubs[0]._pieces[0].after > 100, "what the other one has not read is not held"
         for number in range(count):
             assert (await silent.next_of("entry"))["index"] == number + 1, "it reads the log for itself"
-
-
-async def test_watcher_that_never_reads_is_cut(node, url, monkeypatch):
-    monkeypatch.setattr("garlicfarm.admin.server.SEND_S", 0.2)
-    async with watching(node, url, "?kinds=entry") as silent:
-        for number in range(400):
-            node.farm.commit(b"%d " % number + b"x" * 100_000)
-        await until(lambda: not node.running_requests)
-        assert await silent.code() == 1006
 
 
 # ------------------------------------------------------------------ Server-Sent Events

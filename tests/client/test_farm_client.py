@@ -89,31 +89,23 @@ async def test_server_of_no_help_is_left_for_the_next(first, autojump_clock):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (said(1, 1, Refusal.ROLE_MISSING.number), AuthError),
-        (said(1, 1, Refusal.ENTRY_REFUSED.number), EntryRefused),
-        (said(1, 1, Refusal.ENTRY_TOO_LARGE.number), EntryRefused),
-        (said(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number), ProposalDropped),
-        (said(1, 1, Refusal.LEADERSHIP_IN_TRANSFER.number), ProposalDropped),
-        (AuthError("x"), AuthError),
-        (OutcomeUnknown("x"), OutcomeUnknown),
+        (said(1, 1, Refusal.ROLE_MISSING.number), AuthError("this user may not post")),
+        (said(1, 1, Refusal.ENTRY_REFUSED.number), EntryRefused("", "refused by the application")),
+        (said(1, 1, Refusal.ENTRY_TOO_LARGE.number), EntryRefused("", "too large")),
+        (said(1, 1, 3), ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)),
+        (said(1, 1, 4), ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)),
+        (said(1, 1, 27), ProposalDropped(Refusal.REFUSED)),
+        (AuthError("x"), AuthError("x")),
+        (OutcomeUnknown("x"), OutcomeUnknown("x")),
     ],
     ids=repr,
 )
 async def test_refusal_is_raised_and_not_repeated(answer, error, autojump_clock):
     rpc_clients = {1: FakeRpcClient(answer), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
-    with pytest.raises(error):
+    with pytest.raises(type(error)) as caught:
         await client(rpc_clients).post([b"x"])
+    assert str(caught.value) == str(error)
     assert [len(rpc_client.asked) for rpc_client in rpc_clients.values()] == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [(3, Refusal.TOO_MUCH_UNCOMMITTED), (4, Refusal.LEADERSHIP_IN_TRANSFER), (27, Refusal.REFUSED)],
-)
-async def test_refusal_has_the_reason_of_its_number(number, reason, autojump_clock):
-    with pytest.raises(ProposalDropped) as refused:
-        await client({1: FakeRpcClient(said(1, 1, number))}).post([b"x"])
-    assert refused.value.reason is reason
 
 
 async def test_no_leader_anywhere_is_no_quorum_at_the_deadline_and_says_why(autojump_clock: Clock) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage.snapshots import list_snapshots
-from tests.own_application import EXAMPLES, install_key_value
+from tests.own_application import install_key_value
 
 USER, PASSWORD = "alice", "a password of hers"
 DEADLINE_S = 240.0
@@ -48,12 +47,6 @@ def client_of(*nodes: NodeProcess) -> AdminClient:
     pins = [pin_of_file(node.directory / "data" / "tls" / "node.crt") for node in nodes]
     urls = [f"{node.url}?pin={pin}" for node, pin in zip(nodes, pins, strict=True)]
     return AdminClient(urls, user=USER, password=PASSWORD)
-
-
-def test_key_value_store_takes_15_lines_of_code_at_most() -> None:
-    text = (EXAMPLES / "key_value.py").read_text()
-    code = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
-    assert 10 < sum(bool(line.strip()) for line in code.splitlines()) <= 15
 
 
 @pytest.mark.slow

@@ -45,12 +45,3 @@ def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     )
     (header,) = [line for line in drawn(made, COLUMNS) if " ID " in f" {line} "]
     assert " ".join(header.split()) in LINES
-
-
-def test_picture_shows_three_members_and_the_ranking_of_one_moment() -> None:
-    (farm,) = [line for line in LINES if line.startswith("farm farm: leader")]
-    (spark,) = [line for line in LINES if line.startswith("ranked by Spark up to index")]
-    publisher = re.search(r"publisher (\d)", farm)
-    assert publisher is not None
-    assert f"publisher {publisher[1]} since" in spark
-    assert sum(" ssl://127.0.0.1:" in line for line in LINES) == 3
