@@ -7,11 +7,10 @@ meantime, and after a kill, a row can be in two files; `garlicfarm_plugin_spark.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import pyarrow.parquet
 
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark.directory import LocalDirectory
+from garlicfarm_plugin_spark.directory import LocalDirectory, locked
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
 from garlicfarm_plugin_spark.stored_rows import StoredFile, stored_farms
 
@@ -48,7 +47,13 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
     Raises `ConfigError` if it has no rankings, or other files, or another process merges them; nothing is
     changed then. Raises `GarlicFarmError` if a file cannot be read or written; nothing is lost then.
     """
-    with _alone(directory):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(directory, os.O_RDONLY | os.O_DIRECTORY))
+        except BlockingIOError as error:
+            raise ConfigError([f"another `rank compact` works in {directory}: wait for it"]) from error
+        except OSError as error:
+            raise ConfigError([f"{directory} is no directory of rankings ({error.strerror})"]) from error
         stored = LocalDirectory(directory)
         known: defaultdict[Path, list[StoredFile]] = defaultdict(list)
         for farm in stored_farms(directory):
@@ -106,19 +111,3 @@ def _merge(stored: LocalDirectory, directory: Path, folder: Path, files: list[Pa
 def _failed(folder: Path, error: Exception) -> GarlicFarmError:
     said = str(error).partition("\n")[0]
     return GarlicFarmError(f"{folder} cannot be compacted: {said}")
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """While no other process merges there. The lock ends with the process."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise ConfigError([f"{directory} is no directory of rankings ({error.strerror})"]) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise ConfigError([f"another `rank compact` works in {directory}: wait for it"]) from error
-    finally:
-        os.close(descriptor)

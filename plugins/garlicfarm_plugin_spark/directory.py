@@ -29,6 +29,7 @@ __all__ = [
     "is_uri",
     "local_path",
     "location",
+    "locked",
     "open_directory",
 ]
 
@@ -156,7 +157,7 @@ class LocalDirectory:
                 fsync_path(path.parent)  # a killed process may have left that out
                 return
             self._make(path.parent)
-            with _locked(part, os.O_WRONLY | os.O_CREAT) as descriptor:
+            with locked(part, os.O_WRONLY | os.O_CREAT) as descriptor:
                 if path.exists() and not replace:  # another process was first
                     part.unlink()
                     fsync_path(path.parent)
@@ -175,7 +176,7 @@ class LocalDirectory:
         """Remove what killed processes left unfinished in one of its directories. A file that a process
         writes is locked, and stays. Raises `OSError`."""
         for part in (self._path / below).glob(f".*{_PART}"):
-            with suppress(BlockingIOError, FileNotFoundError), _locked(part, os.O_WRONLY):
+            with suppress(BlockingIOError, FileNotFoundError), locked(part, os.O_WRONLY):
                 part.unlink()
 
     def check_writable(self, option: str) -> None:
@@ -290,8 +291,9 @@ class HadoopDirectory:
 
 
 @contextmanager
-def _locked(path: Path, flags: int) -> Iterator[int]:
-    """The descriptor of a file that no other process has locked; the lock ends with this process.
+def locked(path: Path, flags: int) -> Iterator[int]:
+    """The descriptor of what no other process has locked, a file or a directory. The lock ends with this
+    process.
 
     Raises `BlockingIOError`: one has, and other `OSError`.
     """

@@ -66,13 +66,6 @@ def test_lane_shows_what_held_for_most_of_a_column() -> None:
     assert lanes(axis, states(rows)) == [(0, 1, "a"), (1, 2, "b"), (6, WIDTH - 6, "a")]
 
 
-def test_lane_of_a_long_history_is_as_wide_as_any() -> None:
-    rows = [row(T0 + number * HOUR_MS, "ab"[number % 2]) for number in range(20_000)]
-    spans = states(rows)
-    found = lanes(Axis(spans[0][0], spans[-1][1]), spans)
-    assert sum(width for _, width, _ in found) == WIDTH
-
-
 def test_line_has_a_gap_where_there_is_no_score() -> None:
     axis = Axis(T0, T0 + WIDTH * 10)
     rows = [row(T0, m1=600_000), row(T0 + 10, m1=700_000), row(T0 + 20), row(T0 + 8990, m1=500_000)]
