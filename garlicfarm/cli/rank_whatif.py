@@ -125,11 +125,16 @@ def whatif(
         is_interrupted = trio.run(main)
     finally:
         if answers:
-            ranked = replays.ranked(answers)
+            rows = [answer.row() for answer in replays.ranked(answers)]
+            log = {
+                "farm": recording.farm,
+                "farm_id": farm_id,
+                "first_index": recording.first_index,
+                "last_index": recording.last_index,
+            }
             if parquet is not None:  # first: who reads stdout may leave
-                rows = [(answer.is_current, answer.outcome) for answer in ranked]
-                plugin("whatif_file").write_outcomes(recording, farm_id, rows, parquet)
-            _show(options.output, recording, farm_id, ranked)
+                plugin("whatif_file").write_outcomes(log, rows, parquet)
+            _show(options.output, log, rows)
     if is_interrupted:
         say(f"interrupted after {len(answers)} of {len(settings) + 1} settings")
         return 130
@@ -151,48 +156,30 @@ def _progress(settings: int, entries: int, *, quiet: bool) -> Iterator[Callable[
         yield lambda: bar.advance(task)
 
 
-def _show(output: str, recording: Any, farm_id: str, answers: Sequence[Any]) -> None:
-    first, last = recording.first_index, recording.last_index
+def _show(output: str, log: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     if output == "table":
-        outcome = answers[0].outcome
-        put(f"farm {recording.farm}: entries {first} to {last}, {_duration(outcome.span_ms)} of farm time")
-        varied = _varied(answers)
-        print_rows("table", "", [_row(answer, varied) for answer in answers])
-        return
-    rows = [{"current": answer.is_current, **_figures(answer.outcome)} for answer in answers]
-    if output == "jsonl":
+        span = _duration(rows[0]["span_ms"])
+        put(f"farm {log['farm']}: entries {log['first_index']} to {log['last_index']}, {span} of farm time")
+        varied = plugin("replays").varied_parts(rows)
+        print_rows("table", "", [_line(row, varied) for row in rows])
+    elif output == "jsonl":
         print_rows("jsonl", "", rows)
-        return
-    head = {"farm": recording.farm, "farm_id": farm_id, "first_index": first, "last_index": last}
-    print_json("garlicfarm.whatif/1", {**head, "settings": rows})
+    else:
+        print_json("garlicfarm.whatif/1", {**log, "settings": rows})
 
 
-def _figures(outcome: Any) -> Mapping[str, Any]:
-    import msgspec
-
-    figures: Mapping[str, Any] = msgspec.structs.asdict(outcome)
-    return figures
-
-
-def _varied(answers: Sequence[Any]) -> list[str]:
-    """The parts whose weights are not the same in all settings."""
-    weights = [answer.outcome.weights for answer in answers]
-    return [part for part in weights[0] if len({each[part] for each in weights}) > 1]
-
-
-def _row(answer: Any, varied: Sequence[str]) -> dict[str, Any]:
-    outcome = answer.outcome
+def _line(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     return {
-        " ": "*" if answer.is_current else " ",
-        "margin": outcome.margin,
-        "R": outcome.R,
-        **{part: outcome.weights[part] for part in varied},
-        "changes": outcome.changes,
-        "flaps": outcome.flaps,
-        "hand-over": _duration(outcome.handover_mean_ms),
-        "longest": _duration(outcome.handover_max_ms),
-        "unserved": f"{100 * outcome.unserved_ms / max(outcome.span_ms, 1):.2f} %",
-        "score_lost": outcome.score_lost,
+        " ": "*" if row["current"] else " ",
+        "margin": row["margin"],
+        "R": row["R"],
+        **{part: row["weights"][part] for part in varied},
+        "changes": row["changes"],
+        "flaps": row["flaps"],
+        "hand-over": _duration(row["handover_mean_ms"]),
+        "longest": _duration(row["handover_max_ms"]),
+        "unserved": f"{100 * row['unserved_ms'] / max(row['span_ms'], 1):.2f} %",
+        "score_lost": row["score_lost"],
     }
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import trio
@@ -22,7 +23,7 @@ from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.grid import Setting
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
 
-__all__ = ["Answer", "compare", "ranked"]
+__all__ = ["Answer", "compare", "ranked", "varied_parts"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Answer:
     @property
     def is_current(self) -> bool:
         return self.setting == Setting()
+
+    def row(self) -> dict[str, Any]:
+        """What a row or an object of it shows."""
+        return {"current": self.is_current, **msgspec.structs.asdict(self.outcome)}
 
 
 async def compare(
@@ -104,6 +109,11 @@ def ranked(answers: Sequence[Answer]) -> list[Answer]:
         [*current, *others],
         key=lambda each: (*_cost(each.outcome), not each.is_current),
     )
+
+
+def varied_parts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The parts whose weights are not the same in all rows."""
+    return [part for part in rows[0]["weights"] if len({row["weights"][part] for row in rows}) > 1]
 
 
 def _cost(outcome: Outcome) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from garlicfarm_plugin_spark.charts import WIDTH, score_ticks
 from garlicfarm_plugin_spark.history import INPUT, LONGEST_MS, By
 from garlicfarm_plugin_spark.overview import Change, Charts, Outline, Row
 from garlicfarm_plugin_spark.period import PERIODS_MS, date_of
+from garlicfarm_plugin_spark.replays import varied_parts
 from garlicfarm_plugin_spark.stored_rows import StoredFarm, no_time, stored_farms
 from garlicfarm_plugin_spark.whatif_file import read_outcomes
 
@@ -105,10 +106,9 @@ def _whatif(path: Path, farm_id: str) -> dict[str, Any]:
     """The settings that lost least, and the farm as it was."""
     rows = read_outcomes(path, farm_id)
     shown = [row for place, row in enumerate(rows) if place < MOST_SETTINGS or row["current"]]
-    parts = [part for part in rows[0]["weights"] if len({row["weights"][part] for row in rows}) > 1]
     return {
         "rows": shown,
-        "parts": parts,
+        "parts": varied_parts(rows),
         "left_out": len(rows) - len(shown),
         "first": rows[0]["first_index"],
         "last": rows[0]["last_index"],

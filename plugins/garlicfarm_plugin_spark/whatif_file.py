@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow
 import pyarrow.parquet
 
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_spark.whatif import Outcome, Recording
+from garlicfarm_plugin_spark.whatif import Outcome
 
 __all__ = ["read_outcomes", "write_outcomes"]
 
@@ -30,29 +29,17 @@ _SCHEMA = pyarrow.schema(
 )
 
 
-def write_outcomes(
-    recording: Recording, farm_id: str, outcomes: Iterable[tuple[bool, Outcome]], path: Path
-) -> None:
+def write_outcomes(log: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """A row for each outcome, in that order; its columns are in docs/reference/spark.md. The file appears
     whole, and replaces an older one.
 
-    :param outcomes: each with whether it is history.
-
+    :param log: the columns that all have.
+    :param rows: of `Answer.row`.
     :raises ConfigError: it cannot be written.
     """
-    same = {
-        "farm": recording.farm,
-        "farm_id": farm_id,
-        "first_index": recording.first_index,
-        "last_index": recording.last_index,
-    }
-    rows = []
-    for is_current, outcome in outcomes:
-        figures = msgspec.structs.asdict(outcome)
-        figures["weights"] = list(outcome.weights.items())
-        rows.append({**same, "current": is_current, **figures})
+    whole = [{**log, **row, "weights": [*row["weights"].items()]} for row in rows]
     data = BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA), data)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(whole, _SCHEMA), data)
     try:
         replace_file(path, [data.getvalue()], 0o644)
     except OSError as error:
