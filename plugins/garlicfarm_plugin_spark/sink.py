@@ -128,10 +128,18 @@ class RankingWriter(DataSourceStreamArrowWriter):
                 body = ranking.body.encode()
                 reader.put_ranking(farm, self._query, batch, body, asof=ranking.index, run=run)
                 continue
-            missing = f"the node of the sink has no farm {farm} with the id {ranking.farm_id}"
             if self._strict:
-                raise ConfigError([f"{missing}: give URLs of nodes that have the farms of the rows"])
-            _log.warning("%s", f"{missing}: its ranking at index {ranking.index} is not stored")
+                raise ConfigError(
+                    [
+                        f"the node of the sink has no farm {farm} with the id {ranking.farm_id}: give URLs of"
+                        " nodes that have the farms of the rows"
+                    ]
+                )
+            _log.warning(
+                "%s",
+                f"the node of the sink has no farm {farm} with the id {ranking.farm_id}: its ranking at index"
+                f" {ranking.index} is not stored",
+            )
 
 
 def _query_id(checkpoint: str | None) -> str | None:
