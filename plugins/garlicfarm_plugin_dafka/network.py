@@ -117,7 +117,7 @@ class Role(Generic[_C]):
         self._network = network
         self._core = core
         self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time, role=name)
-        self._subscribed: set[bytes] = set()
+        self._subscribed: dict[bytes, None] = {}
 
     @property
     def dropped(self) -> Counter[str]:
@@ -136,10 +136,10 @@ class Role(Generic[_C]):
 
     def _subscribe(self) -> None:
         """Subscribe to what the core wants now, and to nothing else."""
-        wanted = {*self._core.subscriptions()}
-        for prefix in wanted - self._subscribed:
+        wanted = dict.fromkeys(self._core.subscriptions())
+        for prefix in [each for each in wanted if each not in self._subscribed]:
             self._network.subscribe(prefix)
-        for prefix in self._subscribed - wanted:
+        for prefix in self._subscribed.keys() - wanted:
             self._network.unsubscribe(prefix)
         self._subscribed = wanted
 

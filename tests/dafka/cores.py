@@ -10,8 +10,9 @@ from garlicfarm_plugin_dafka.store_core import StoreCore
 NOW = 100.0
 
 
-def producer(records: int = 0, **options) -> ProducerCore:
-    core = ProducerCore("t", "p", **{"acks": 1, "limit_records": 1000, "limit_bytes": 1 << 20} | options)
+def producer(records: int = 0, partition: str = "p", **options) -> ProducerCore:
+    limits = {"acks": 1, "limit_records": 1000, "limit_bytes": 1 << 20}
+    core = ProducerCore("t", partition, **limits | options)
     for sequence in range(records):
         core.append(b"%d" % sequence, NOW)
     return core

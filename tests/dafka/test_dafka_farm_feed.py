@@ -30,7 +30,7 @@ from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_feed import FarmProducer
 from garlicfarm_plugin_dafka.store import run_store
-from tests.dafka.memory_network import MemoryNetwork
+from tests.dafka.memory_network import MemoryNetwork, MemoryNode
 
 pytestmark = pytest.mark.usefixtures("no_threads")
 LENGTH = 10
@@ -103,6 +103,14 @@ def sorted_by_epoch(records: Sequence[ReceivedRecord]) -> list[ReceivedRecord]:
     return sorted(records, key=lambda record: (P.index(record.partition), record.sequence))
 
 
+def asker_of(network: MemoryNetwork) -> MemoryNode:
+    """A node that takes answers."""
+    node = network.node("a")
+    for prefix in (b"Da", b"Ea", b"Ta"):
+        node.subscribe(prefix)
+    return node
+
+
 async def read(consumer: DafkaConsumer, count: int) -> list[ReceivedRecord]:
     with trio.fail_after(240):
         return [await anext(consumer) for _ in range(count)]
@@ -173,10 +181,8 @@ async def test_follower_sends_nothing_but_answers(network: MemoryNetwork, autoju
         assert not farm.nodes[1].sent
         assert not farm.sources[1].asked_bytes, "a follower reads only what it is asked for"
         assert farm.sources[1].read_index == 15
-        asker = network.node("a")
+        asker = asker_of(network)
         farm.nodes[0].sent.clear()
-        for prefix in (b"Da", b"Ea", b"Ta"):
-            asker.subscribe(prefix)
         asker.send(GetHeads("farm", "a"))
         asker.send(Fetch(P[0], "farm", "a", 3, 100_000))
         asker.send(Fetch(P[1], "farm", "a", 0, 2))
@@ -217,9 +223,7 @@ async def test_record_whose_configurations_are_deleted_is_not_made_up(network, a
         farm.sources[0].compact(3)
         farm.lead(0)
         await trio.sleep(1)
-        asker = network.node("a")
-        for prefix in (b"Da", b"Ta"):
-            asker.subscribe(prefix)
+        asker = asker_of(network)
         asker.send(Fetch(P[0], "farm", "a", 2, 1))
         asker.send(Fetch(P[0], "farm", "a", 3, 1))
         await trio.sleep(1)
@@ -278,9 +282,7 @@ async def test_log_that_is_shortened_under_the_leader_costs_no_record(network, a
 async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(network, autojump_clock):
     async with farm_of(1, network) as farm:
         farm.commit(*[b"%d" % number for number in range(35)])
-        asker = network.node("a")
-        for prefix in (b"Da", b"Ta"):
-            asker.subscribe(prefix)
+        asker = asker_of(network)
         await trio.sleep(1.1)  # it looks at its log every quarter of a second
         assert len(farm.nodes[0].prefixes) == 1 + 4 + 1  # heads, epochs, the next one
         asker.send(Fetch(P[0], "farm", "a", 0, 10))

@@ -21,25 +21,15 @@ from garlicfarm_plugin_dafka.consumer import run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.identity import ProducerIdentity
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
-from garlicfarm_plugin_dafka.producer_core import Backlog, ProducerCore
+from garlicfarm_plugin_dafka.producer_core import Backlog
 from garlicfarm_plugin_dafka.store import run_store
+from tests.dafka.cores import producer as producer_core
 from tests.dafka.memory_network import MemoryNetwork, MemoryNode
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "producer.db"
-
-
-def core_of(identity: ProducerIdentity, limit_records: int = 1000) -> ProducerCore:
-    return ProducerCore(
-        "t",
-        identity.partition,
-        acks=1,
-        limit_records=limit_records,
-        limit_bytes=1 << 20,
-        backlog=Backlog(identity.first, identity.contents),
-    )
 
 
 def test_file_keeps_the_partition_and_what_is_not_acknowledged(path: Path) -> None:
@@ -103,7 +93,9 @@ async def _open(
 
     async def task(task_status: trio.TaskStatus[DafkaProducer]) -> None:
         with scope:
-            async with run_producer(node, core_of(identity, **options), identity) as producer:
+            backlog = Backlog(identity.first, identity.contents)
+            core = producer_core(partition=identity.partition, backlog=backlog, **options)
+            async with run_producer(node, core, identity) as producer:
                 task_status.started(producer)
                 await trio.sleep_forever()
 

@@ -16,17 +16,13 @@ from garlicfarm_plugin_dafka.consumer import run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.offsets import OffsetsFile
 from garlicfarm_plugin_dafka.producer import MAX_CONTENT_BYTES, run_producer
-from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.record_files import RecordFiles
 from garlicfarm_plugin_dafka.store import Retention, run_store
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
+from tests.dafka.cores import producer as producer_core
 from tests.dafka.memory_network import MemoryNetwork
 
 pytestmark = pytest.mark.usefixtures("no_threads")
-
-
-def producer_core(partition: str = "p", acks: int = 1, limit_records: int = 1000) -> ProducerCore:
-    return ProducerCore("t", partition, acks=acks, limit_records=limit_records, limit_bytes=1 << 30)
 
 
 def fill(directory, first: int, end: int, partition: str = "p", now_ms: int = 0) -> None:
@@ -203,7 +199,7 @@ async def test_records_that_all_stores_have_deleted_raise_and_the_others_go_on(a
     async with run_store(network.node("s"), tmp_path):
         async with (
             run_consumer(node, ConsumerCore("c", ["t"], offsets={("t", "p"): 2})) as consumer,
-            run_producer(network.node("q"), producer_core("q")) as producer,
+            run_producer(network.node("q"), producer_core(partition="q")) as producer,
         ):
             with pytest.raises(FellBehind, match="partition p: records 2 to 6 are deleted"):
                 await anext(consumer)
