@@ -87,7 +87,7 @@ class Mesh:
         self.subscribe, self.unsubscribe, self.receive = inbox.subscribe, inbox.unsubscribe, inbox.receive
         known = plan.keys.known if plan.keys is not None else None
         outbox = Outbox(entrance, known, self._on_dropped)
-        self.send, self.send_all, self.subscriptions = outbox.send, outbox.send_all, outbox.subscriptions
+        self.send_all, self.subscriptions = outbox.send_all, outbox.subscriptions
         nursery.start_soon(outbox.admit)
         self._peers: dict[Beacon, tuple[Peer, trio.CancelScope]] = {}
         self._max_peers = share_of_descriptors(MAX_NODES, 16)

@@ -44,15 +44,9 @@ class Outbox:
         self._has_changes = trio.Event()
         self._socket.set(zmq.XPUB_MANUAL, 1)
 
-    def send(self, command: Command) -> None:
-        """Send a command to its subscribers. Never waits: those whose queue is full do not get it.
-
-        :raises LocalProtocolError: the wire cannot carry it.
-        """
-        self._socket.send(encode(command))
-
     def send_all(self, commands: Iterable[Command]) -> None:
-        """Send commands, as `send` each, for less. Let other tasks run after some hundred.
+        """Send commands to their subscribers. Never waits: those whose queue is full do not get them. Let
+        other tasks run after some hundred.
 
         :raises LocalProtocolError: the wire cannot carry one; those before it were sent.
         """

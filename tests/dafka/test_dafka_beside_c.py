@@ -117,7 +117,7 @@ class Deaf:
     def __init__(self, mesh: Mesh) -> None:
         self.address = mesh.address
         self.subscribe, self.unsubscribe = mesh.subscribe, mesh.unsubscribe
-        self.send, self.send_all, self.subscriptions = mesh.send, mesh.send_all, mesh.subscriptions
+        self.send_all, self.subscriptions = mesh.send_all, mesh.subscriptions
         self.lost: list[Command] = []
         self._mesh = mesh
 

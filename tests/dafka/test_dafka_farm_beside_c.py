@@ -96,7 +96,7 @@ async def until_stored(tower: Endpoint, nodes: Cluster, count: int) -> None:
 
 async def ask_for_heads(mesh: Mesh) -> None:
     while True:
-        mesh.send(GetHeads(TOPIC, mesh.address))
+        mesh.send_all([GetHeads(TOPIC, mesh.address)])
         await trio.sleep(TICK_S)
 
 

@@ -56,8 +56,7 @@ async def test_nodes_find_each_other_and_exchange_commands(tower):
         (subscription,) = await one.subscriptions()
         assert (subscription.command, subscription.routing, subscription.is_on) == (Record, "hello", True)
         sent = [Record("hello", one.address, sequence, b"x" * sequence) for sequence in range(100)]
-        for each in sent:
-            one.send(each)
+        one.send_all(sent)
         batch = await received(other, len(sent))
         assert [command for command, _ in batch] == sent
         (sender,) = {sender for _, sender in batch}
@@ -84,8 +83,7 @@ async def test_a_node_that_ends_sends_what_is_queued_and_is_forgotten(tower):
         reader.subscribe(HELLO)
         async with open_mesh(config_of(tower)) as writer:
             await writer.subscriptions()
-            for each in sent:
-                writer.send(each)
+            writer.send_all(sent)
         assert [command for command, _ in await received(reader, len(sent))] == sent
         await wait_until(lambda: not reader.peers)
 
@@ -96,7 +94,7 @@ async def test_any_of_several_towers_will_do(tower):
         for each in (tower, second):
             async with open_mesh(config_of(each)) as writer:
                 await writer.subscriptions()
-                writer.send(Record("hello", "p", 0, b""))
+                writer.send_all([Record("hello", "p", 0, b"")])
                 await received(reader, 1)
 
 
@@ -104,7 +102,7 @@ async def test_without_any_tower_a_node_runs_and_finds_none():
     async with plain_tower() as gone:
         config = config_of(gone)
     async with open_mesh(config) as mesh:
-        mesh.send(Record("hello", "p", 0, b""))
+        mesh.send_all([Record("hello", "p", 0, b"")])
         with trio.move_on_after(0.2):
             await mesh.receive()
         assert mesh.peers == ()
@@ -122,7 +120,7 @@ async def test_a_port_that_is_taken_is_refused_as_a_plain_error(tower):
 async def test_what_the_wire_cannot_carry_is_our_own_fault(tower):
     async with open_mesh(config_of(tower)) as mesh:
         with pytest.raises(LocalProtocolError):
-            mesh.send(Record("", "p", 0, b""))
+            mesh.send_all([Record("", "p", 0, b"")])
 
 
 async def test_what_is_no_command_is_dropped_and_counted(tower, context):
@@ -177,8 +175,7 @@ async def test_who_no_longer_subscribes_is_sent_nothing(tower, context):
         for frame in b"\x01Mhello", b"\0Mhello", b"\x01Hhello":
             peer.send([frame])
         await subscribed(mesh, Head)
-        mesh.send(Record("hello", "p", 0, b""))
-        mesh.send(Head("hello", "p", 0))
+        mesh.send_all([Record("hello", "p", 0, b""), Head("hello", "p", 0)])
         assert await peer.receive() == [encode(Head("hello", "p", 0))]
 
 
@@ -293,13 +290,13 @@ async def test_with_keys_nodes_exchange_what_their_roles_cover(ring):
         store.subscribe(HELLO)
         producer.subscribe(subscription_prefix(Ack, producer.address))
         await subscribed(producer, "consumer", "store")
-        producer.send(Record("hello", producer.address, 0, b"x"))
+        producer.send_all([Record("hello", producer.address, 0, b"x")])
         for each in consumer, store:
             ((command, sender),) = await received(each, 1)
             assert command == Record("hello", producer.address, 0, b"x")
             assert (sender.name, sender.address) == ("producer", producer.address)
         await subscribed(store, "producer")
-        store.send(Ack(producer.address, "hello", 0))
+        store.send_all([Ack(producer.address, "hello", 0)])
         ((command, sender),) = await received(producer, 1)
         assert (command, sender.name) == (Ack(producer.address, "hello", 0), "store")
         assert producer.dropped == consumer.dropped == store.dropped == {}
@@ -314,8 +311,7 @@ async def test_what_the_role_of_a_sender_does_not_cover_is_dropped(ring):
         producer.subscribe(subscription_prefix(Ack, "p"))
         producer.subscribe(subscription_prefix(Fetch, "p"))
         await subscribed(consumer, Ack, Fetch)
-        consumer.send(Ack("p", "hello", 9))
-        consumer.send(Fetch("p", "hello", consumer.address, 1, 1))
+        consumer.send_all([Ack("p", "hello", 9), Fetch("p", "hello", consumer.address, 1, 1)])
         assert [command for command, _ in await received(producer, 1)] == [
             Fetch("p", "hello", consumer.address, 1, 1)
         ]
@@ -331,9 +327,8 @@ async def test_a_subscription_that_a_role_does_not_cover_gets_nothing(ring, tmp_
         reader.connect(HOST, producer.endpoint.port)
         await subscribed(producer, Fetch, "other")
         await until_dropped(producer, "a subscription not allowed to its sender", 2)
-        producer.send(Record("hello", "p", 0, b"secret"))
         fetch = Fetch("p", "hello", "s", 0, 1)
-        producer.send(fetch)
+        producer.send_all([Record("hello", "p", 0, b"secret"), fetch])
         assert await reader.receive() == [encode(fetch)]
 
 

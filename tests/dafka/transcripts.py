@@ -43,14 +43,11 @@ class Recorder:
     def has_tower(self) -> bool:
         return self._mesh.has_tower
 
-    def send(self, command: Command) -> None:
-        self.note("sent", _hex(command))
-        if command not in self._loses:
-            self._mesh.send(command)
-
     def send_all(self, commands: Iterable[Command]) -> None:
         for command in commands:
-            self.send(command)
+            self.note("sent", _hex(command))
+            if command not in self._loses:
+                self._mesh.send_all([command])
 
     async def receive(self) -> list[Received]:
         batch = await self._mesh.receive()
