@@ -10,6 +10,7 @@ import trio
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.lab.site import Client, fetch, serve_site
+from tests.running import wait_until
 
 HOST = "site.b32.i2p"
 
@@ -73,5 +74,4 @@ async def test_client_sees_the_site_end_and_another_take_its_place(nursery: trio
                 assert found in client.fetches
                 site.cancel_scope.cancel()
             ended = len(client.fetches)
-            while all(each.text is not None for each in client.fetches[ended:]):  # noqa: ASYNC110
-                await trio.sleep(0.05)
+            await wait_until(lambda: any(each.text is None for each in client.fetches[ended:]))  # noqa: B023

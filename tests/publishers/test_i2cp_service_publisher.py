@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
@@ -41,6 +40,7 @@ from tests.publishers.i2cp_router import (
     send,
 )
 from tests.publishers.streaming.network import PEERS
+from tests.running import wait_until
 
 Make = Callable[..., I2cpPublisher]
 
@@ -188,9 +188,7 @@ async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: 
             body = b"\x12\x34" + struct.pack(">II", number, len(payload)) + payload
             await send(listening.router.streams[0], 31, body)
         await publisher.publish(order())  # it has read all of them then
-        with trio.fail_after(240):
-            while len(listening.router.bodies(SEND_MESSAGE)) < 16:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        await wait_until(lambda: len(listening.router.bodies(SEND_MESSAGE)) >= 16)
         await publisher.retire(None)  # the router has read all answers then
         assert len(listening.router.bodies(SEND_MESSAGE)) == 16
 
@@ -250,9 +248,7 @@ async def test_what_was_refused_and_dropped_is_logged_by_cause(make, listening, 
         await publisher.standby()
         for _ in range(3):
             await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, 4) + b"none")
-        with trio.fail_after(240):
-            while not caplog.records:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        await wait_until(lambda: caplog.records)
     fields = vars(caplog.records[0])["garlicfarm_fields"]
     assert (fields["event"], fields["farm"]) == ("packets-dropped", "farm")
     assert fields["causes"].startswith("malformed payload: ")

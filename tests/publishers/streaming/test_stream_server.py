@@ -17,6 +17,7 @@ from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.stream_client import Network, stream_network
+from tests.running import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -54,9 +55,7 @@ async def abort(stream: trio.SocketStream) -> None:
 
 async def settled(network: Network) -> None:
     """Return when no stream is open."""
-    with trio.fail_after(240):
-        while network.server.open_streams:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    await wait_until(lambda: not network.server.open_streams)
 
 
 async def test_bytes_of_a_stream_reach_the_service_and_its_answer_the_client() -> None:
@@ -428,9 +427,7 @@ async def test_cancellation_resets_every_stream_and_closes_every_connection(nurs
     network.deliver()
     assert all(client.is_reset for client in clients)
     assert network.server.open_streams == 0
-    with trio.fail_after(240):
-        while closed < 5:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    await wait_until(lambda: closed == 5)
 
 
 async def test_streams_that_are_reset_make_place_for_others() -> None:
