@@ -36,7 +36,7 @@ def show(options: Options) -> None:
         return body
 
     body = ask(options, question)
-    print_object(options.output, body["schema"], body, rows=body["members"], lines=_lines(body))
+    print_object(options.output, "garlicfarm.ranking/1", body, rows=body["members"], lines=_lines(body))
 
 
 def _lines(body: dict[str, Any]) -> Iterator[str]:

@@ -44,6 +44,15 @@ def test_status_off_a_terminal_says_what_its_publishers_do(served, cli):
     assert cli("status").out.splitlines()[-1] == "node 1, publisher i2cp: not ready; \\u001bno"
 
 
+def test_farm_show_of_the_application_log_says_that_there_is_nothing_to_rank(served, cli, monkeypatch):
+    body = {"index": 5, "publisher": None, "members": []}
+    monkeypatch.setattr(served.node.farm, "ranking", lambda *, statuses: body)
+    assert cli("farm", "show").out == "index 5: a farm of the application log has no statistics\n"
+    told = json.loads(cli("farm", "show", "-o", "json").out)
+    assert told.items() >= {"schema": "garlicfarm.ranking/1", **body}.items()
+    assert cli("farm", "show", "-o", "jsonl").out == ""
+
+
 @pytest.mark.parametrize("output", ["json", "jsonl"])
 def test_status_as_json_is_the_nodes_own_body(served, cli, output):
     out = cli("status", "-o", output).out
