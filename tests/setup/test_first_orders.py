@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
-from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.setup.add_farm import add_farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_joining_node, create_node
 from garlicfarm.storage import LogStore
+from tests.setup.test_add_farm import TOKEN
 
 MEMBERS = {i: MemberPlan(endpoint=f"ssl://{i}.example:1") for i in (2, 3, 5)}
 
@@ -95,15 +96,6 @@ def test_farm_of_another_application_begins_with_an_empty_log(tmp_path: Path) ->
 
 
 def test_joining_node_begins_with_an_empty_log(tmp_path: Path) -> None:
-    token = JoinToken(
-        farm="farm",
-        farm_id=bytes(16),
-        farm_secret=bytes(32),
-        application="publisher",
-        algorithm=2,
-        id=4,
-        endpoints={1: "ssl://a.example:1"},
-        expires_s=2_000_000_000,
-    )
+    token = replace(TOKEN, farm="farm", application="publisher")
     create_joining_node(tmp_path / "new", MemberPlan(endpoint="ssl://d.example:5"), token)
     assert first_entries(tmp_path / "new") == []
