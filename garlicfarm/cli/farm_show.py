@@ -23,7 +23,7 @@ SHOWN_CHARS = 60
 @click.command(cls=Command, examples=["garlicfarm farm show"])
 @shared_options()
 def show(options: Options) -> None:
-    """Every statistic of every member, with its age; scores and their parts; which members are recent,
+    """Show every statistic of every member, with its age; scores and their parts; which members are recent,
     eligible and publisher, and why; and the administrators' orders: by whom, when, and by which entry.
     Also the rankings that queries store at this node, whether they equal its own, and which queries read
     the farm.

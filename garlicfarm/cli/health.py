@@ -30,9 +30,9 @@ def health(options: Options, local: bool) -> Exit:
 
     Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
     not answer, or nobody publishes although a member could, or a member's clock is wrong by more than a
-    minute. A member that cannot keep up counts as lost; the leader's node says why. A feed of the node that
-    is asked which is failed or blocked is named; it changes no code. With --local: 5 if a farm of this node
-    knows no leader, 6 if its disk does not answer, else 0.
+    minute. A member that cannot keep up counts as lost; the leader's node says why. A failed or blocked
+    feed of the node that is asked is named, and does not change the code. With --local: 5 if a farm of this
+    node knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:

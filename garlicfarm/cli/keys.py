@@ -32,7 +32,7 @@ def _nodes(context: click.Context, option: click.Parameter, text: str) -> tuple[
 
 @click.group(cls=CommandGroup)
 def keys() -> None:
-    """Keys of destinations: made on a machine that is no node, and lent to nodes for a while."""
+    """Keys of destinations: made on a machine that is not a node, and lent to nodes for a while."""
 
 
 @keys.command(examples=["garlicfarm keys create site.key"])
@@ -40,7 +40,7 @@ def keys() -> None:
 def create(file: Path) -> None:
     """Make a new destination; write its long-term key to FILE (new, mode 0600) and print the destination.
 
-    The key is the destination: keep it on a machine that is no node, and a copy of it.
+    The key is the destination: keep it, and a copy of it, on machines that are not nodes.
     """
     from garlicfarm.credentials.destination_keys import create_keys
     from garlicfarm.i2p.encoding import b32_address, encode
@@ -130,7 +130,7 @@ def offline(
 @click.argument("file", type=_FILE)
 @shared_options("output")
 def show(options: Options, file: Path) -> None:
-    """What FILE holds, and until when it signs; never a secret. Negative days left: it has expired."""
+    """Show what FILE holds and until when it signs, but no secret. Negative days left: it has expired."""
     from garlicfarm.credentials.destination_keys import read_keys
     from garlicfarm.i2p.encoding import b32_address, encode
 

@@ -63,21 +63,21 @@ class Duration(click.ParamType[int]):
     type=click.Choice(["simulated", "i2pcontrol"]),
     default="simulated",
     show_default=True,
-    help="Made-up routers, or real i2pd ones on a private network (needs the Debian package i2pd).",
+    help="Simulated routers, or real i2pd ones on a private network (needs the Debian package i2pd).",
 )
 @click.option(
     "--site",
     is_flag=True,
     help="A web site inside I2P that the publisher publishes through I2CP, and a client that fetches it. "
-    "Takes real routers with it.",
+    "Implies real routers.",
 )
 @click.option(
     "--until",
     type=click.Choice(["leader", "publisher", "ranked", "moved"]),
     help="End with exit code 0 once there is one, with 124 if it takes longer than --timeout (120 s). "
-    "ranked (300 s): once Spark ranks as a node does at the same index; takes --rank with it. "
-    "moved (300 s): kill the router that serves the site, and end once another serves it; takes --site "
-    "with it.",
+    "ranked (300 s): once Spark ranks as a node does at the same index; implies --rank. "
+    "moved (300 s): kill the router that serves the site, and end once another serves it; implies "
+    "--site.",
 )
 @click.option("--rank", is_flag=True, help="Rank the members in Spark too (needs the extra spark, and Java).")
 @click.option(
@@ -96,7 +96,7 @@ def lab(
     rank: bool,
     prepare: str | None,
 ) -> None:
-    """A farm of own processes with own data, TLS and fsync, in a temporary directory.
+    """Run a farm of real processes, with data, TLS and fsync of their own, in a temporary directory.
 
     On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
     """

@@ -87,7 +87,7 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
 def tail(options: Options, follow: bool, after: int | None, all_types: bool, linearizable: bool) -> None:
     """Print committed entries as JSON lines: index, term, type, value (or value_base64).
 
-    With -f the nodes push new ones. A lost connection is made again, for a minute.
+    With -f the nodes push new ones. A lost connection is retried for a minute.
     """
     from garlicfarm.errors import Compacted
     from garlicfarm.feed.events import EntryEvent

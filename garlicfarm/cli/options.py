@@ -188,7 +188,7 @@ def new_farm_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(1, 10**9),
             default=EPOCH_LENGTH,
             show_default=True,
-            help="How many entries make an epoch, for feeds that pass the log on in parts; it stays so.",
+            help="How many entries make an epoch, for feeds that pass the log on in parts; it never changes.",
         ),
         application_option(),
         click.option(

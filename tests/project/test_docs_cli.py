@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from garlicfarm.cli.exits import Exit
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 ERRORS = PAGE.with_name("errors.md")
+SEVERAL, SHARED = 4, "Options of several commands"
 BEGIN, END = "<!-- commands: begin -->\n", "<!-- commands: end -->\n"
 
 
@@ -35,20 +37,34 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 
 def render() -> str:
     """The sections of the page, from the commands themselves."""
-    parts = []
-    for name, command in commands(cli, "garlicfarm"):
+    listed = dict(commands(cli, "garlicfarm"))
+    rows = {name: {_row(each): each for each in _options(command)} for name, command in listed.items()}
+    seen = Counter(row for each in rows.values() for row in each)
+    shared = [row for row, times in seen.items() if times >= SEVERAL]
+    parts = [f"### {SHARED}\n", _table(shared)]
+    for name, command in listed.items():
         usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
         parts += [f"### {name}\n", f"`{usage}`\n", " ".join((command.help or "").split()) + "\n"]
-        rows = [
-            f"| {_names(option)} | {_meaning(option)} |"
-            for option in command.params
-            if isinstance(option, click.Option)
-        ]
-        if rows:
-            parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
+        own = [row for row in rows[name] if row not in shared]
+        if own:
+            parts.append(_table(own))
+        if also := [f"`{option.opts[-1]}`" for row, option in rows[name].items() if row in shared]:
+            parts.append(f"{SHARED}: {', '.join(also)}.\n")
         assert isinstance(command, Command)
         parts.append("\n".join(["```sh", *command.examples, "```", ""]))
     return "\n".join(parts)
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option)]
+
+
+def _row(option: click.Option) -> str:
+    return f"| {_names(option)} | {_meaning(option)} |"
+
+
+def _table(rows: list[str]) -> str:
+    return "\n".join(["| option | meaning |", "|---|---|", *rows, ""])
 
 
 def _names(option: click.Option) -> str:
