@@ -13,9 +13,10 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
+import pytest
 import trio
 
-__all__ = ["Terminal", "background", "led", "running", "until", "wait_until", "without_signs_of_life"]
+__all__ = ["Terminal", "background", "led", "running", "told", "until", "wait_until", "without_signs_of_life"]
 
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -63,6 +64,12 @@ async def background(*tasks: Callable[[], Awaitable[object]]) -> AsyncIterator[N
             nursery.start_soon(task)
         yield
         nursery.cancel_scope.cancel()
+
+
+def told(caplog: pytest.LogCaptureFixture, *events: str) -> list[dict[str, Any]]:
+    """The fields of what the program has logged: of these events, or of all."""
+    fields = [vars(record).get("garlicfarm_fields", {}) for record in caplog.records]
+    return [each for each in fields if each.get("event") in events or (each and not events)]
 
 
 class _HasLeader(Protocol):

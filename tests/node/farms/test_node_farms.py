@@ -28,7 +28,7 @@ from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage.appender import Appender
 from tests.node.support.cluster import ALONE, ALONE_AND_QUICK, Cluster, client_request, cluster
-from tests.running import wait_until
+from tests.running import told, wait_until
 
 
 def add_farm(nodes: Cluster, directory: Path, name: str, **farm: Any) -> bytes:
@@ -125,9 +125,8 @@ async def test_failed_store_in_the_turn_of_a_connection_ends_its_farm_only(
         assert nodes.running[1].error is None
         assert len(runs) == 1
         assert not runs[0].endswith("Turns.run")
-        events = [vars(record).get("garlicfarm_fields", {}) for record in caplog.records]
-        assert [each["farm"] for each in events if each.get("event") == "farm-failed"] == ["second"]
-        assert not [each for each in events if each.get("event") == "connection-defect"]
+        failed = [(each["event"], each["farm"]) for each in told(caplog, "farm-failed", "connection-defect")]
+        assert failed == [("farm-failed", "second")]
 
 
 async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
@@ -155,12 +154,10 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         with trio.fail_after(240):
             assert await two.ask(client_request(b"neither")) is None
         assert failing.applied_index == before
-        (told,) = [
-            vars(record)["garlicfarm_fields"] for record in caplog.records if record.levelname == "ERROR"
-        ]
-        assert told["event"] == "farm-failed"
-        assert told["farm"] == "second"
-        assert "disk I/O error" in told["cause"]
+        assert [each.levelname for each in caplog.records].count("ERROR") == 1
+        (failed,) = told(caplog, "farm-failed")
+        assert failed["farm"] == "second"
+        assert "disk I/O error" in failed["cause"]
         assert list(nodes.node().farms) == ["farm"]
         assert role() == 0
         assert not nodes.node().ready()
@@ -303,6 +300,6 @@ async def test_old_nonce_after_a_restart_is_no_warning(
         with caplog.at_level(logging.INFO):
             await nodes.start(3 - leader)
             await nodes.leader()
-            told = await wait_until(lambda: [each for each in caplog.records if each.message == "rejected"])
-        assert {vars(each)["garlicfarm_fields"]["reason"] for each in told} == {"stale"}
-        assert {each.levelno for each in told} == {logging.INFO}
+            await wait_until(lambda: told(caplog, "rejected"))
+        assert {each["reason"] for each in told(caplog, "rejected")} == {"stale"}
+        assert {each.levelno for each in caplog.records if each.message == "rejected"} == {logging.INFO}

@@ -26,7 +26,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.memory_cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, status
-from tests.running import wait_until
+from tests.running import told, wait_until
 
 Clock = trio.testing.MockClock
 RAFT = msgspec.convert(PRESETS["i2p"], RaftSection)
@@ -90,8 +90,7 @@ async def posting(size: int) -> AsyncIterator[Posting]:
 
 def handed_over(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, str]]:
     """From, to, and the members that were missed, of each hand-over."""
-    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
-    return [(f["node"], f["peer"], f["unreachable"]) for f in fields if f.get("event") == "handing-over"]
+    return [(f["node"], f["peer"], f["unreachable"]) for f in told(caplog, "handing-over")]
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -191,9 +190,9 @@ async def test_links_that_come_and_go_cost_each_member_the_lead_once_in_the_paus
             await trio.sleep(360)
             farm.nodes.heal()
             await trio.sleep(60)
-        told = handed_over(caplog)
-        assert pauses <= len(told) <= 2 * pauses
-        assert max(farm.terms()) == max(terms) + len(told)
+        count = len(handed_over(caplog))
+        assert pauses <= count <= 2 * pauses
+        assert max(farm.terms()) == max(terms) + count
 
 
 async def test_nothing_is_handed_over_while_the_members_change(
@@ -232,8 +231,8 @@ async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
             failing.setattr(Replica, "step_down", nobody)
             farm.part((leader, lost))
             await trio.sleep(IN_TIME_S + PAUSE_S / 2)
-        events = [getattr(record, "garlicfarm_fields", {}).get("event") for record in caplog.records]
-        assert (events.count("handing-over"), events.count("not-handed-over")) == (1, 1)
+        events = [each["event"] for each in told(caplog, "handing-over", "not-handed-over")]
+        assert events == ["handing-over", "not-handed-over"]
         assert farm.nodes.replica(leader).is_leader
         await farm.back(lost, farm.nodes.running, PAUSE_S / 2 + INTERVAL_S)
         assert len(handed_over(caplog)) == 2

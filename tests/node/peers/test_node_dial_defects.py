@@ -10,6 +10,7 @@ from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint
 from garlicfarm_transport_ssl import SslTransport
 from tests.node.support.cluster import cluster
+from tests.running import told
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -36,7 +37,5 @@ async def test_defect_in_dialling_one_member_leaves_the_others_at_work(
         assert error is not None
         assert "a defect of the transport ssl" in error
         assert set(nodes.running) == {1, 2}
-    fields = [vars(record)["garlicfarm_fields"] for record in caplog.records]
-    told = [each for each in fields if each.get("event") == "dial-defect"]
-    assert {fields["error"] for fields in told} == {"ValueError"}
+    assert {each["error"] for each in told(caplog, "dial-defect")} == {"ValueError"}
     assert "perhaps" not in caplog.text

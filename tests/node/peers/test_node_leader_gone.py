@@ -21,7 +21,7 @@ from garlicfarm.node.dialler import dial_member
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint, Transport
 from tests.node.support.cluster import THREE, cluster
-from tests.running import wait_until
+from tests.running import told, wait_until
 
 PIN = "pin=sha256-" + 43 * "A"
 
@@ -112,7 +112,6 @@ async def test_leader_whose_process_ends_is_replaced_on_that_evidence(
             while nodes.replica(2).leader_id not in (2, 3):
                 await nodes.replica(2).core.wait_leader_change()
         assert nodes.replica(2).raw.term == term + 1
-    seen = [vars(record).get("garlicfarm_fields", {}) for record in caplog.records]
-    gone = [each for each in seen if each.get("event") == "leader-gone"]
+    gone = told(caplog, "leader-gone")
     assert {each["node"] for each in gone} <= {2, 3}
     assert {(each["leader"], each["term"]) for each in gone} == {(1, term)}

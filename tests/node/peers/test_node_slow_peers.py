@@ -13,6 +13,7 @@ from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.testing import memory_network
 from garlicfarm.testing.memory_cluster import cluster
+from tests.running import told
 
 
 @pytest.mark.parametrize(("way_s", "slow"), [(1.5, False), (2.7, True)])
@@ -36,10 +37,11 @@ async def test_round_trips_near_the_limit_are_in_the_leaders_log_where_they_are_
         leader = await farm.leader()
         await trio.sleep(3000)
         assert await farm.leader() == leader
-    events = [record.garlicfarm_fields for record in caplog.records if hasattr(record, "garlicfarm_fields")]
-    told = [event for event in events if event["event"] == "slow-round-trip"]
-    assert sorted(event["peer"] for event in told) == ([i for i in (1, 2, 3) if i != leader] if slow else [])
-    for event in told:
+    events = told(caplog, "slow-round-trip")
+    assert sorted(event["peer"] for event in events) == (
+        [i for i in (1, 2, 3) if i != leader] if slow else []
+    )
+    for event in events:
         assert event["node"] == leader
         assert event["limit_ms"] == 5000
         assert event["p99_ms"] == pytest.approx(2000 * way_s, rel=0.01)

@@ -21,7 +21,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.testing.memory_cluster import cluster
 from tests.node.entries.test_node_reading import Journal, hold_disk, linearizable, plain
 from tests.node.support.cluster import cluster as cluster_of_nodes
-from tests.running import led, wait_until
+from tests.running import led, told, wait_until
 
 
 def view(farm: Replica) -> FarmAdminView:
@@ -30,8 +30,7 @@ def view(farm: Replica) -> FarmAdminView:
 
 def words(caplog: pytest.LogCaptureFixture, node: int) -> list[str]:
     """What a node logged of its disk."""
-    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
-    return [each["event"] for each in fields if each.get("node") == node and "disk" in each["event"]]
+    return [each["event"] for each in told(caplog) if each.get("node") == node and "disk" in each["event"]]
 
 
 def limit_s(farm: Replica) -> float:

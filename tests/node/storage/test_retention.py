@@ -22,7 +22,7 @@ from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from tests.node.support.cluster import Cluster, cluster
-from tests.running import led, wait_until
+from tests.running import led, told, wait_until
 
 HANG_GUARD_S = 120.0
 KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
@@ -66,11 +66,6 @@ async def applied(nodes: Cluster, index: int) -> list[bytes]:
         with trio.fail_after(HANG_GUARD_S):
             await nodes.replica(node_id).wait_applied(index - 1)
     return [nodes.replica(node_id).application.snapshot() for node_id in nodes.running]
-
-
-def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
-    return [each for each in fields if each.get("event") == event]
 
 
 def is_shortened(nodes: Cluster, node_id: int, below: int) -> bool:
