@@ -68,6 +68,7 @@ async def serve_tcp(
 
     Raises `TransportError`: cannot listen on ``url``. Cancelled: closes everything.
     """
+    transport.check_url(url)
     try:
         listeners = await trio.open_tcp_listeners(url.port, host=url.host)
     except (OSError, UnicodeError) as exc:

@@ -232,7 +232,6 @@ class I2PTransport(Transport):
     ) -> NoReturn:
         """See `Transport.serve`. All streams come from the tunnel: their address is 127.0.0.1, or as cheap
         to change as a destination (README.md)."""
-        self.check_url(url)
         await serve_tcp(self, url, handler, address_is_peer=False, task_status=task_status)
 
 

@@ -159,7 +159,6 @@ class SslTransport(Transport):
         self, url: Endpoint, handler: _Handler, *, task_status: trio.TaskStatus[Endpoint]
     ) -> NoReturn:
         """See `Transport.serve`. With port 0 a name with several addresses is bound to the first only."""
-        self.check_url(url)
 
         async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
             stream = await self._accept(tcp, peer)

@@ -109,7 +109,6 @@ class WssTransport(Transport):
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
         """See `Transport.serve`. All streams come from the reverse proxy: addresses are meaningless."""
-        self.check_url(url)
 
         async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
             stream, reason = None, "timeout"
