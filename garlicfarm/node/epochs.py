@@ -7,21 +7,13 @@ counts on.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.store import Store
 from garlicfarm.raft import SnapshotMeta
+from garlicfarm.storage import LogReader
 
-__all__ = ["Epochs", "TypesReader"]
-
-
-class TypesReader(Protocol):
-    """What a stored log knows of its entries' types, from memory: `garlicfarm.storage.log_index.LogIndex`."""
-
-    def application_entries(self, after: int, upto: int) -> int: ...
-    def application_entry(self, after: int, number: int) -> int: ...
+__all__ = ["Epochs"]
 
 
 def _index(meta: SnapshotMeta) -> int:
@@ -31,11 +23,11 @@ def _index(meta: SnapshotMeta) -> int:
 class Epochs:
     """``length``: how many entries make an epoch."""
 
-    def __init__(self, core: CoreInbox, store: Store, types: TypesReader) -> None:
+    def __init__(self, core: CoreInbox, store: Store, log: LogReader) -> None:
         self.length = store.genesis.epoch_length
         self._core = core
         self._store = store
-        self._types = types
+        self._log = log
 
     @property
     def refusal(self) -> str:
@@ -54,7 +46,7 @@ class Epochs:
             raise FeedError(self.refusal)
         if index > known.index:
             raise LocalProtocolError(f"{index} is behind the last index, {known.index}")
-        return known.application_entries - self._types.application_entries(index, known.index)
+        return known.application_entries - self._log.application_entries(index, known.index)
 
     def find_entry(self, number: int) -> int:
         """See `garlicfarm.feed.contract.FeedSource`."""
@@ -64,7 +56,7 @@ class Epochs:
             raise Compacted(before + 1)
         if number >= self.count_entries(self._core.applied_index):
             raise LocalProtocolError(f"there is no entry of number {number} yet")
-        return self._types.application_entry(before, found + 1)
+        return self._log.application_entry(before, found + 1)
 
     def current_start(self) -> int:
         """The first index that the newest entry's epoch needs, of those that are stored: of the Application
