@@ -189,6 +189,11 @@ class Player:
             self.node.report_chunk_stored(done.token, done.held, done.meta)
         self.turn()
 
+    def sync_all(self) -> None:
+        """The disk is done with everything."""
+        while self.disk.pending:
+            self.sync()
+
     def _write(self) -> Persist | Stored:
         done = self.disk.sync()
         if self.observer and isinstance(done, Persist):
@@ -338,6 +343,11 @@ class Player:
         term = other.get("term", request.term - (request.type is POLL))
         self.hear(seq, Response(kind, request.destination, self.id, term, next_index, accepted))
 
+    def answer_each(self, sent: Sequence[tuple[int, int, Request]], *how: Any, **other: Any) -> None:
+        """The peers answer all of these requests alike."""
+        for _, seq, request in sent:
+            self.answer(seq, request, *how, **other)
+
     def hear(self, seq: int, response: Response) -> None:
         """The answer to our request ``seq``."""
         self.node.limit_terms(self.now)
@@ -352,8 +362,7 @@ class Player:
 
     def refuse(self, peer: int) -> None:
         """The requests to ``peer`` are answered, but it takes nothing."""
-        for _, seq, request in self.sent(peer):
-            self.answer(seq, request, 1, accepted=False)
+        self.answer_each(self.sent(peer), 1, accepted=False)
 
     def sent(self, peer: int | None = None) -> list[tuple[int, int, Request]]:
         """Take the requests (to ``peer``) that wait to be delivered."""

@@ -114,8 +114,7 @@ def test_candidate_whose_disk_hangs_gives_up() -> None:
     assert {request.type for _, _, request in polls} == {POLL}
     candidate.hang(True)
     assert candidate.node.role is Role.FOLLOWER
-    for _, seq, request in polls:
-        candidate.answer(seq, request)
+    candidate.answer_each(polls)
     assert (candidate.node.term, list(candidate.requests)) == (0, [])
 
 

@@ -60,8 +60,7 @@ def test_own_vote_of_a_term_that_is_over_does_not_elect() -> None:
     player = _slow(members=(1,))
     player.wait(100)
     player.append(2, source=9)
-    while player.disk.pending:
-        player.sync()
+    player.sync_all()
     assert player.node.role is Role.FOLLOWER
 
 

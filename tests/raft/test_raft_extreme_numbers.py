@@ -285,8 +285,7 @@ def test_answer_of_a_member_in_a_term_too_high_counts_as_none() -> None:
     leader = stage[1]
     for _ in range(10):
         leader.wait(50)
-        for _, seq, request in leader.sent():
-            leader.answer(seq, request, 1, accepted=False, term=MAX_TERM)
+        leader.answer_each(leader.sent(), 1, accepted=False, term=MAX_TERM)
     assert leader.node.role is not Role.LEADER, "members in such a term are no majority that answers"
     assert leader.node.term == 1
 

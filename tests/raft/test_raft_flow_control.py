@@ -226,8 +226,7 @@ def test_old_answer_takes_nothing_back() -> None:
     for _, seq, request in reversed(requests):
         player.answer(seq, request, request.last_log_index + 2)
     assert player.node.status().peers[2].match_index == 4
-    for _, seq, request in requests:
-        player.answer(seq, request, 1, accepted=False)
+    player.answer_each(requests, 1, accepted=False)
     assert player.node.status().peers[2].state == "replicate"
 
 

@@ -262,8 +262,7 @@ def test_input_of_any_kind_in_any_state_is_refused_as_documented_or_taken(
         assert before.commit <= after.commit
         assert before.applied <= after.applied <= after.commit <= after.last_index
         assert all(peer.match_index < peer.next_index for peer in after.peers.values())
-    while player.disk.pending:
-        player.sync()
+    player.sync_all()
     player.wait(400)
 
 
@@ -278,5 +277,4 @@ def test_answers_that_get_nothing_on_come_to_an_end_before_the_next_heartbeat(
     while waiting := player.sent():
         rounds += 1
         assert rounds <= len(LOG) + 5  # a refusal leads back by an entry at least
-        for _, seq, request in waiting:
-            player.answer(seq, request, next_index, accepted)
+        player.answer_each(waiting, next_index, accepted)

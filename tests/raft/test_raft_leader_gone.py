@@ -320,8 +320,7 @@ def test_jraft_peers_know_no_pre_vote_and_elect_once_for_evidence_that_is_wrong(
     player.append(1)
     player.miss(2, 1)
     player.wait(SPREAD_MS)
-    for _, seq, request in player.sent():
-        player.answer(seq, request, accepted=False, term=1)
+    player.answer_each(player.sent(), accepted=False, term=1)
     assert player.node.term == 2
     assert {request.type for _, _, request in player.sent()} == {VOTE}
     player.append(3)

@@ -23,8 +23,7 @@ def test_request_of_a_term_that_no_store_can_hold_is_refused_and_changes_nothing
 
 def test_answer_of_a_term_that_no_store_can_hold_is_not_believed() -> None:
     player = Player().lead()
-    for _, seq, request in player.sent():
-        player.answer(seq, request, 2, term=MAX_TERM + 1)
+    player.answer_each(player.sent(), 2, term=MAX_TERM + 1)
     assert (player.node.term, player.node.role, player.commit) == (1, Role.LEADER, 0)
 
 

@@ -98,10 +98,8 @@ def test_5_2_follower_that_hears_a_leader_does_not_begin_an_election() -> None:
 def test_5_2_votes_of_a_majority_in_one_term_win_the_election(size: int, votes: int, elected: bool) -> None:
     player = Player(members=range(1, size + 1))
     requests = player.campaign()
-    for _, seq, request in requests[:votes]:
-        player.answer(seq, request)
-    for _, seq, request in requests[votes:]:
-        player.answer(seq, request, accepted=False)
+    player.answer_each(requests[:votes])
+    player.answer_each(requests[votes:], accepted=False)
     assert (player.node.role is Role.LEADER) is elected
 
 
@@ -127,8 +125,7 @@ def test_5_2_server_votes_for_at_most_one_candidate_in_a_term_first_come_first_s
 
 def test_5_2_vote_that_names_an_earlier_term_is_none() -> None:
     player = Player(term=1)
-    for _, seq, request in player.campaign():
-        player.answer(seq, request, term=1)
+    player.answer_each(player.campaign(), term=1)
     assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
 
 
@@ -152,8 +149,7 @@ def test_5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_time
         player.answer(seq, request, accepted=False)
     assert (player.node.role, player.node.leader, player.node.term) == (Role.FOLLOWER, 0, term)
     assert (player.node.deadline_ms, player.node.status().vote) == (deadline, vote)
-    for _, seq, request in requests[denials:]:
-        player.answer(seq, request)
+    player.answer_each(requests[denials:])
     assert player.node.role is Role.FOLLOWER
     player.wait(169)
     assert not player.requests

@@ -53,8 +53,7 @@ def test_5_3_entry_is_committed_once_a_majority_has_it(
     size: int, acknowledging: int, committed: bool
 ) -> None:
     player = Player(members=range(1, size + 1))
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
+    player.answer_each(player.campaign())
     for peer in range(2, 2 + acknowledging):
         player.accept(peer=peer)
     assert (player.commit == 1) is committed

@@ -85,10 +85,8 @@ def test_poll_that_a_majority_grants_is_followed_by_the_vote(size: int, granting
     player = Player(members=range(1, size + 1), extensions=ALL)
     player.wait(100)
     polls = player.sent()
-    for _, seq, request in polls[:granting]:
-        player.answer(seq, request)
-    for _, seq, request in polls[granting:]:
-        player.answer(seq, request, accepted=False)
+    player.answer_each(polls[:granting])
+    player.answer_each(polls[granting:], accepted=False)
     assert (player.node.term == 1) is stands
     assert {request.type for _, _, request in player.sent()} == ({VOTE} if stands else set())
 
@@ -117,8 +115,7 @@ def test_poll_of_the_attempt_before_does_not_count_in_this_one() -> None:
     player.wait(100)
     old = player.sent()
     player.wait(100)
-    for _, seq, request in old:
-        player.answer(seq, request)
+    player.answer_each(old)
     assert player.node.term == 0
 
 
@@ -126,12 +123,10 @@ def test_granted_poll_is_no_vote() -> None:
     player = Player(members=(1, 2, 3, 4, 5), extensions=ALL)
     player.wait(100)
     polls = player.sent()
-    for _, seq, request in polls:
-        player.answer(seq, request)
+    player.answer_each(polls)
     votes = player.sent()
     player.answer(votes[0][1], votes[0][2])
-    for _, seq, request in polls:
-        player.answer(seq, request)
+    player.answer_each(polls)
     assert player.node.role is Role.CANDIDATE
     player.answer(votes[1][1], votes[1][2])
     assert player.node.role is Role.LEADER
@@ -142,8 +137,7 @@ def test_poll_ends_when_a_leader_is_heard() -> None:
     player.wait(100)
     polls = player.sent()
     player.append(1)
-    for _, seq, request in polls:
-        player.answer(seq, request)
+    player.answer_each(polls)
     assert (player.node.role, player.node.term) == (Role.FOLLOWER, 1)
 
 

@@ -118,8 +118,7 @@ def test_reads_that_are_asked_one_after_another_are_confirmed_each_by_its_own_ro
     player.read(token=5)
     first = player.sent(2)
     player.read(token=6)
-    for _, seq, request in first:
-        player.answer(seq, request, 2)
+    player.answer_each(first, 2)
     assert player.reads == {5: 1}
     player.accept(peer=2)
     assert player.reads == {5: 1, 6: 1}
@@ -163,8 +162,7 @@ def test_read_is_not_answered_by_a_leader_that_another_one_replaced() -> None:
     waiting = player.sent()
     player.append(2, (1, 1), source=3)
     assert player.reads == {5: None}
-    for _, seq, request in waiting:
-        player.answer(seq, request, 2)
+    player.answer_each(waiting, 2)
     assert player.reads == {5: None}
 
 
@@ -173,8 +171,7 @@ def test_answer_in_an_earlier_term_confirms_nothing() -> None:
     player.accept()
     player.accept()
     player.read(token=5)
-    for _, seq, request in player.sent(2):
-        player.answer(seq, request, 3, accepted=False, term=4)
+    player.answer_each(player.sent(2), 3, accepted=False, term=4)
     assert not player.reads
 
 
@@ -427,8 +424,7 @@ def test_leader_that_another_one_replaced_refuses_and_names_it() -> None:
     token, waiting = player.token, player.sent()
     player.append(2, (1, 1), source=3)
     assert player.responses[token] == Response(READ_RESPONSE, 1, 3, 2, 0, False)
-    for _, seq, request in waiting:
-        player.answer(seq, request, 2)
+    player.answer_each(waiting, 2)
     assert player.responses[token] == Response(READ_RESPONSE, 1, 3, 2, 0, False)
 
 

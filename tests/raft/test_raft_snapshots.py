@@ -357,7 +357,6 @@ def test_snapshot_that_was_overtaken_by_entries_is_not_installed() -> None:
     player.slow_disk = True
     _receive(player)
     player.append(4, (12, 3), [], commit=12)
-    while player.disk.pending:
-        player.sync()
+    player.sync_all()
     assert not player.restored
     assert [entry.index for entry in player.applied] == list(range(1, 13))

@@ -210,8 +210,7 @@ def test_follower_that_has_all_of_it_declines_and_is_sent_entries() -> None:
 
 def test_unsound_snapshot_is_begun_anew_at_a_heartbeat() -> None:
     stage = _behind(batch_bytes=1000)
-    for _, seq, request in stage[1].sent(3):
-        stage[1].answer(seq, request, 1, accepted=False)
+    stage[1].answer_each(stage[1].sent(3), 1, accepted=False)
     for _ in range(3):
         stage[1].wait(50)
         stage[1].accept(peer=2)

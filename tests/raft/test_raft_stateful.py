@@ -128,13 +128,11 @@ class Cluster(RuleBasedStateMachine):
         """A pair for whom, for once, all goes well."""
         sender, receiver = self.stage[member], self.stage[other]
         for player in (sender, receiver):
-            while player.disk.pending:
-                player.sync()
+            player.sync_all()
         for _ in range(rounds):
             for _, seq, request in sender.sent(other):
                 receiver.take(request)
-                while receiver.disk.pending:
-                    receiver.sync()
+                receiver.sync_all()
                 response = receiver.responses.get(receiver.token)
                 if response is not None:
                     sender.hear(seq, response)
@@ -158,8 +156,7 @@ class Cluster(RuleBasedStateMachine):
         players = self.stage.players.values()
         for player in players:
             player.slow_disk = False
-            while player.disk.pending:
-                player.sync()
+            player.sync_all()
             player.requests.clear()
         newest = max(player.node.term for player in players)
         best = max(players, key=lambda player: (player.terms[-1:], len(player.terms)))

@@ -67,8 +67,7 @@ def _stage_with_one_that_needs_a_snapshot() -> Stage:
 
 def test_new_leader_hands_over_to_a_member_that_has_answered_it() -> None:
     player = Player(members=(1, 2, 3), extensions=ALL)
-    for _, seq, request in player.campaign():
-        player.answer(seq, request)
+    player.answer_each(player.campaign())
     player.transfer(0)
     assert TIMEOUT not in _kinds(player, 2)
     player.accept(peer=3)
@@ -310,8 +309,7 @@ def test_order_is_refused_while_a_committed_configuration_is_not_applied() -> No
     player.slow_disk = True
     player.append(1, (0, 0), [configuration_entry(1, 1, 0, (1, 2, 3, 4))], commit=1)
     player.order(1)
-    while player.disk.pending:
-        player.sync()
+    player.sync_all()
     assert not player.responses[player.token].accepted
     assert player.order(1)  # applied by now.accepted
 
