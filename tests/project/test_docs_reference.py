@@ -17,7 +17,6 @@ from garlicfarm.admin.server import SEND_S
 from garlicfarm.feed import events
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.refusals import Refusal
-from garlicfarm.testing.simulator.invariants import __doc__ as INVARIANTS
 from garlicfarm.wire import MessageType, ValueType
 from garlicfarm_plugin_spark.rank_metrics import RankMetrics
 from tests.project.pages import ROOT
@@ -193,5 +192,3 @@ def test_testing_page_names_what_is_there() -> None:
         module, dot, attribute = name.strip("`").rpartition(".")
         if dot:
             assert hasattr(importlib.import_module(module), attribute), name
-    shown = {name.strip("`") for name, *_ in rows("testing-kits.md", 2) if "." not in name}
-    assert shown == set(re.findall(r"^`(\w+)`  ", INVARIANTS or "", re.M))

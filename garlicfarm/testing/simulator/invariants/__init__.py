@@ -1,25 +1,5 @@
-"""The invariants of a Raft cluster, checked after every event.
-
-========================  ==========================================================================
-`election_safety`         at most one leader per term
-`leader_append_only`      a leader only appends to its log
-`log_matching`            logs with the same entry (index and term) are equal up to it
-`leader_completeness`     every later leader's log has all committed entries
-`state_machine_safety`    every member applies the same entries, each once and in order
-`durable_quorum`          committed means durable at a majority of the members in force
-`persistent_vote`         one vote per term; votes and terms survive crashes
-`monotonic`               terms, commit and applied indexes never fall, on disk or in memory
-`ordered_indexes`         purged ≤ snapshot ≤ applied ≤ commit ≤ last
-`match_indexes`           what a leader counts as replicated is on the follower's disk
-`configurations`          one change at a time, of one server, after a commit of the leader's term
-`removed_members`         a member that knows it was removed neither leads nor campaigns
-`snapshots`               a snapshot covers committed entries and names the members there
-`application_entries`     every member counts the same Application entries up to an index
-`replayed_state`          restoring a snapshot gives the same state as replaying the log
-`acknowledged`            an acknowledged entry is committed at the index that the client was given
-`refused_proposals`       the log holds no refused entry and none that was never proposed
-`linearizable_reads`      a read sees everything acknowledged, or read, before it began
-========================  ==========================================================================
+"""The invariants of a Raft cluster, checked after every event. docs/reference/testing-kits.md lists them, by
+the names that a `Violation` gives.
 
 The first five are those of the Raft paper (figure 3), in `raft_paper`; `members` and `entries` have the
 others. An `Observer` gets every event and raises `Violation`. It checks only the member of the event, which
