@@ -250,17 +250,22 @@ def test_hostile_client_ends_its_own_connection_only(pieces: list[bytes]) -> Non
     trio.run(serve_it, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+WITHOUT_END = {
+    "header": (b"", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 1000),
+    "size": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * (1 << 20)),
+    "trailer": (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * (1 << 18)),
+    "pipelined": (GET, GET * 10_000),
+}
+BODIES_WITHOUT_END = {
+    "body": (POST + b"Content-Length: 1099511627776\r\n\r\n", bytes(1 << 20)),
+    "chunk": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"fffffffffff\r\n" + bytes(1 << 20)),
+}
+
+
 @pytest.mark.parametrize(
     ("head", "rest"),
-    [
-        (b"", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 1000),
-        (POST + b"Content-Length: 1099511627776\r\n\r\n", bytes(1 << 20)),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"fffffffffff\r\n" + bytes(1 << 20)),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * (1 << 20)),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * (1 << 18)),
-        (GET, GET * 10_000),
-    ],
-    ids=["header", "body", "chunk", "size", "trailer", "pipelined"],
+    [*WITHOUT_END.values(), *BODIES_WITHOUT_END.values()],
+    ids=[*WITHOUT_END, *BODIES_WITHOUT_END],
 )
 async def test_what_the_application_does_not_take_is_not_read(head, rest, autojump_clock):
     async def never(scope: Any, receive: Any, send: Any) -> None:
@@ -271,16 +276,7 @@ async def test_what_the_application_does_not_take_is_not_read(head, rest, autoju
     assert stream.taken <= MAX_HEADER_BYTES + RECEIVE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("head", "rest"),
-    [
-        (b"", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 1000),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * (1 << 20)),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * (1 << 18)),
-        (GET, GET * 10_000),
-    ],
-    ids=["header", "size", "trailer", "pipelined"],
-)
+@pytest.mark.parametrize(("head", "rest"), WITHOUT_END.values(), ids=WITHOUT_END)
 async def test_header_without_end_and_requests_behind_one_are_bounded_while_the_application_reads(
     head: bytes, rest: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -19,12 +19,8 @@ import trio
 from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.feed.lines import encode_lines
 from garlicfarm.raft import Entry
-from garlicfarm.router import Router
 from garlicfarm.testing import FAST, FarmPlan, process_farm
 from garlicfarm.testing.feed_suite import FeedSuite
-from garlicfarm.testing.router_suite import RouterSuite
-from garlicfarm.testing.transport_suite import TransportSuite
-from garlicfarm.transport import Transport
 from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka import MeshConfig, open_producer
 from tests.dafka.meshes import plain_tower
@@ -117,31 +113,6 @@ async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.Captu
         '2 member 2: {"uptime": 7}',
         "3 'local' notes 'moved'",
     ]
-
-
-class TestPlainTransport(TransportSuite):
-    @pytest.fixture
-    def transport(self, tmp_path: Path) -> Transport:
-        made = example("plain_transport").PlainTransport
-        transport: Transport = made(made.Config(), tmp_path)
-        return transport
-
-
-class TestFileRouter(RouterSuite):
-    @pytest.fixture
-    def router(self, tmp_path: Path) -> Router:
-        figures = {"uptime_s": 60, "limit": [1_000_000, 500_000], "used": [1_000, 2_000]}
-        (tmp_path / "figures.json").write_text(json.dumps(figures))
-        return self._router(tmp_path)
-
-    @pytest.fixture
-    def unreachable_router(self, tmp_path: Path) -> Router:
-        return self._router(tmp_path / "nowhere")
-
-    def _router(self, base_dir: Path) -> Router:
-        module = example("file_router")
-        made: Router = module.FileRouter(module.FileRouterConfig(path="figures.json"), base_dir)
-        return made
 
 
 class TestFileFeed(FeedSuite):
