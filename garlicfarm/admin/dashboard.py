@@ -117,7 +117,6 @@ class Dashboard:
         self._histories: dict[str, History] = {}
 
     async def static(self, request: Request, user: str) -> Response:
-        """A static file of the page."""
         name = request.path_params["name"]
         if name not in _STATIC:
             raise Problem(404, "no-such-endpoint", "no such part", "The page is at `/`.")

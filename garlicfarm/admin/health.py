@@ -57,7 +57,6 @@ def events(status: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def utc(date_ms: int) -> str:
-    """The time of day."""
     return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
 
 

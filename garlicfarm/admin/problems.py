@@ -56,7 +56,6 @@ class Problem(Exception):
         super().__init__(detail)
 
     def body(self) -> dict[str, Any]:
-        """The JSON object."""
         return {
             "type": f"garlicfarm:{self.kind}",
             "title": HTTPStatus(self.status).phrase,
@@ -67,7 +66,6 @@ class Problem(Exception):
         }
 
     def response(self) -> Response:
-        """The answer to send."""
         response = Response(
             msgspec.json.encode(self.body()), self.status, media_type="application/problem+json"
         )

@@ -70,7 +70,6 @@ class Readers:
         return json_answer({"query": query, "index": index, "lag": _lag(farm, index)}, farm)
 
     async def get(self, request: Request, user: str) -> Response:
-        """All current reports."""
         farm = self._find_farm(request)
         head = {"schema": "garlicfarm.readers/1", "farm": farm.farm, "index": farm.commit_index}
         return json_answer({**head, "readers": self.rows(farm)}, farm)

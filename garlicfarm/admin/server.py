@@ -32,7 +32,7 @@ from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.net.admission import Admission
-from garlicfarm.net.tcp import serve_listeners, server_tls
+from garlicfarm.net.tcp import WrappedStream, serve_listeners, server_tls
 from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import AdmissionSlot, Peer, network_of
 
@@ -246,13 +246,13 @@ def _slot(error: BaseException) -> dict[str, str]:
 _LOOPBACK = frozenset(map(network_of, ("127.0.0.1", "::1")))
 
 
-class _Connection(trio.abc.Stream):
+class _Connection(WrappedStream):
     """A socket that ends its connection when nothing moves; ``scope`` is that of the whole connection.
 
     ``logins``: the logins of the requests on it."""
 
     def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, slot: AdmissionSlot) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._scope = scope
         self.slot = slot
         self.logins: dict[str, Login] = {}
@@ -275,14 +275,8 @@ class _Connection(trio.abc.Stream):
         self._scope.cancel()
         raise trio.BrokenResourceError("the client does not read")
 
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         # TLS would ask for more and more of a client that sends faster than it is read.
         data = await self._stream.receive_some(min(max_bytes or MAX_READ_BYTES, MAX_READ_BYTES))
         self._moved()
         return data
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

@@ -74,7 +74,6 @@ class Watch:
                 await socket.close(code)
 
     async def server_sent(self, request: Request, user: str) -> Response:
-        """Push Server-Sent Events."""
         accepted = request.headers.get("accept", "*/*")
         if not any(name in accepted for name in (_ServerSent.media_type, "text/*", "*/*")):
             detail = f"events come as {_ServerSent.media_type}"

@@ -59,6 +59,7 @@ from garlicfarm.feed.events import (
     kind_of,
 )
 from garlicfarm.net.link import Backoff
+from garlicfarm.net.tcp import WrappedStream
 from garlicfarm.wire import Limits
 
 __all__ = ["EventStream"]
@@ -295,11 +296,11 @@ class EventStream:
                 scope.cancel()
 
 
-class _UntilEnd(trio.abc.Stream):
+class _UntilEnd(WrappedStream):
     """A stream that tells when it has ended."""
 
     def __init__(self, stream: trio.abc.Stream, on_end: Callable[[], None]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._on_end = on_end
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -311,15 +312,6 @@ class _UntilEnd(trio.abc.Stream):
         if not data:
             self._on_end()
         return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 class _Standing:

@@ -85,7 +85,6 @@ class HttpsClient:
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._pool.aclose()
 
     async def request(

@@ -18,7 +18,7 @@ from garlicfarm.errors import TransportError
 from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["check_loopback", "serve_listeners", "serve_tcp", "server_tls"]
+__all__ = ["WrappedStream", "check_loopback", "serve_listeners", "serve_tcp", "server_tls"]
 
 CLOSE_TIMEOUT_S = 2.0
 PAUSE_S = 0.1
@@ -26,6 +26,25 @@ _OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _log = EventLogger(logging.getLogger("garlicfarm.net"))
 
 _S = TypeVar("_S", bound=trio.abc.Stream)
+
+
+class WrappedStream(trio.abc.Stream):
+    """Hands everything on to another stream; a subclass changes a part of that."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import trio
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError, RemoteProtocolError, TransportError, UnreachableError
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.net.tcp import check_loopback, serve_tcp
+from garlicfarm.net.tcp import WrappedStream, check_loopback, serve_tcp
 from garlicfarm.plugin_settings import setting
 from garlicfarm.transport import Endpoint, Peer, Transport
 
@@ -247,26 +247,18 @@ def _check_name(endpoint: Endpoint) -> None:
         )
 
 
-class _Begun(trio.abc.Stream):
+class _Begun(WrappedStream):
     """A stream whose first bytes have already been received."""
 
     def __init__(self, stream: trio.SocketStream, received: bytes) -> None:
-        self._stream = stream
+        super().__init__(stream)
+        self._socket = stream.socket
         self._received = received
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if not self._received or self._stream.socket.fileno() < 0:  # closed: it raises the error
+        if not self._received or self._socket.fileno() < 0:  # closed: it raises the error
             return bytes(await self._stream.receive_some(max_bytes))
         await trio.lowlevel.checkpoint()
         size = len(self._received) if max_bytes is None else max_bytes
         data, self._received = self._received[:size], self._received[size:]
         return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
