@@ -28,6 +28,7 @@ class BackendCheck:
 
         try:
             self._url = httpx.URL(url)
+            self._host, self._port = self._url.host, self._url.port or 80  # the host is decoded here
         except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError([f"check: {url!r} is not a URL: {error}"]) from error
         self._interval_s = interval_s
@@ -61,7 +62,7 @@ class BackendCheck:
 
         try:
             if self._url.scheme == "tcp":
-                await trio.aclose_forcefully(await trio.open_tcp_stream(self._url.host, self._url.port or 80))
+                await trio.aclose_forcefully(await trio.open_tcp_stream(self._host, self._port))
                 return ""
             headers = {"User-Agent": f"garlicfarm/{__version__}", "Connection": "close"}
             request = httpx.Request("GET", self._url, headers=headers)
@@ -71,7 +72,7 @@ class BackendCheck:
         except (OSError, httpx.ConnectError) as error:
             return cause_of(error)
         except UnicodeError:
-            return f"{self._url.host!r} is not a host name"
+            return f"{self._host!r} is not a host name"
         except httpx.TransportError as error:
             return f"no HTTP answer: {cause_of(error)}"
         return f"HTTP status {status}" if status >= 500 else ""
