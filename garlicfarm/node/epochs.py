@@ -11,7 +11,7 @@ from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.store import Store
 from garlicfarm.raft import SnapshotMeta
-from garlicfarm.storage import LogReader
+from garlicfarm.storage.log_index import LogIndex
 
 __all__ = ["Epochs"]
 
@@ -23,7 +23,7 @@ def _index(meta: SnapshotMeta) -> int:
 class Epochs:
     """``length``: how many entries make an epoch."""
 
-    def __init__(self, core: CoreInbox, store: Store, log: LogReader) -> None:
+    def __init__(self, core: CoreInbox, store: Store, log: LogIndex) -> None:
         self.length = store.genesis.epoch_length
         self._core = core
         self._store = store
