@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, NamedTuple
 
-__all__ = ["WIDTH", "Axis", "Bar", "Curve", "Lane", "bars", "score_ticks"]
-
 WIDTH = 900
 _MINUTE_MS = 60_000
 _STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)

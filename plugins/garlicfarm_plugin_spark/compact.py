@@ -24,8 +24,6 @@ from garlicfarm_plugin_spark.directory import LocalDirectory, locked
 from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
 from garlicfarm_plugin_spark.stored_rows import StoredFile, stored_farms
 
-__all__ = ["MOST_BYTES", "Merged", "compact"]
-
 MOST_BYTES = 256 * 1024 * 1024
 """Files are merged up to this size together, as it is in memory: rankings compress to a 30th to a 200th."""
 

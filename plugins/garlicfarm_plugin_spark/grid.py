@@ -23,8 +23,6 @@ from garlicfarm.publishing.documents import Staleness
 from garlicfarm.publishing.policy import Pinned, Policy
 from garlicfarm.publishing.scoring import WEIGHTS
 
-__all__ = ["MAX_SETTINGS", "Setting", "parse_grid", "settings_of"]
-
 MAX_SETTINGS = 10_000
 
 _KINDS: Mapping[str, object] = {

@@ -18,21 +18,6 @@ import msgspec
 
 from garlicfarm_plugin_spark.period import PERIODS_MS, Roles, percentiles, pieces
 
-__all__ = [
-    "INPUT",
-    "LONGEST_MS",
-    "OUTPUT",
-    "SCORE_SHARES",
-    "WHOLE_MS",
-    "By",
-    "Course",
-    "Figures",
-    "History",
-    "State",
-    "Step",
-    "stored",
-]
-
 By = Literal["hour", "day"]
 
 LONGEST_MS = 2 * PERIODS_MS["hour"]

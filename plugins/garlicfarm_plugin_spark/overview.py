@@ -17,8 +17,6 @@ from garlicfarm_plugin_spark.charts import WIDTH, Axis, Bar, Curve, Lane, bars
 from garlicfarm_plugin_spark.history import SCORE_SHARES, WHOLE_MS, Course, Figures, State, Step
 from garlicfarm_plugin_spark.period import bounds
 
-__all__ = ["MOST_BARS", "Change", "Charts", "Outline", "Row"]
-
 MOST_BARS = WIDTH
 """More could not be told apart. If there were more, each is of several periods."""
 

@@ -26,8 +26,6 @@ from garlicfarm_plugin_spark.ranking import Rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ParquetSink", "encoded", "file_name", "parts", "unrepeated"]
-
 
 class ParquetSink:
     """For ``foreachBatch`` of a query on `rankings`: adds the rows of each batch, on the driver."""

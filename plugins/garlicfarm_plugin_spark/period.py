@@ -15,8 +15,6 @@ from math import ceil, floor
 
 import msgspec
 
-__all__ = ["FLAP_INTERVALS", "PERIODS_MS", "Roles", "bounds", "date_of", "percentiles", "pieces"]
-
 FLAP_INTERVALS = 10
 """A change of publisher from A to B and back to A is a flap if B was named for less than this many of the
 farm's intervals."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["COLUMNS", "ENTRY", "STATE", "Fold", "Keep", "Row", "Rows", "fold_farms", "rank", "rankings"]
-
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
 COLUMNS = (

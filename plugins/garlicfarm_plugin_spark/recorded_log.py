@@ -16,8 +16,6 @@ from garlicfarm.storage import DataDirectory, read_committed, read_genesis
 from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.ranking import STATE, Row
 
-__all__ = ["RecordedLog", "read_directory", "read_nodes"]
-
 
 @dataclass(frozen=True)
 class RecordedLog:

@@ -23,8 +23,6 @@ from garlicfarm.errors import GarlicFarmError
 from garlicfarm_plugin_spark.grid import Setting
 from garlicfarm_plugin_spark.whatif import Outcome, Recording
 
-__all__ = ["Answer", "compare", "ranked", "varied_parts"]
-
 
 @dataclass(frozen=True)
 class Answer:

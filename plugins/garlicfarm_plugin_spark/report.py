@@ -20,8 +20,6 @@ from garlicfarm_plugin_spark.replays import varied_parts
 from garlicfarm_plugin_spark.stored_rows import StoredFarm, no_time, stored_farms
 from garlicfarm_plugin_spark.whatif_file import read_outcomes
 
-__all__ = ["report"]
-
 MOST_MEMBERS = 16
 MOST_CHANGES = 100
 MOST_SETTINGS = 30

@@ -16,8 +16,6 @@ from garlicfarm.publishing.strict_json import MAX_ENTRY_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["COLUMNS", "statuses"]
-
 _CORRUPT = "_corrupt"
 
 

@@ -27,8 +27,6 @@ from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.directory import LocalDirectory, check_directory
 from garlicfarm_plugin_spark.ranking import COLUMNS
 
-__all__ = ["StoredFarm", "StoredFile", "no_time", "stored_farms"]
-
 _BATCH_ROWS = 256
 """Rows of a large farm take tens of kB as Python's own types."""
 

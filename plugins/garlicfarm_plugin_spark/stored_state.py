@@ -13,8 +13,6 @@ from typing import Any
 from garlicfarm.errors import ConfigError, StorageDamaged, StorageVersion
 from garlicfarm.publishing.fold import PublisherFold
 
-__all__ = ["StoredFold", "check_state", "is_readable", "stored_folds"]
-
 _ESCAPED = re.compile(r"""[\s%<>"{}|\\^`?#\[\]]""")
 _KEY, _VALUE = {"farm_id"}, {"log_index", "snapshot"}  # those of `garlicfarm_plugin_spark.ranking.rankings`
 

@@ -33,8 +33,6 @@ from garlicfarm_plugin_spark.grid import Setting
 from garlicfarm_plugin_spark.period import Roles
 from garlicfarm_plugin_spark.ranking import STATE, Row
 
-__all__ = ["AWAY_INTERVALS", "Outcome", "Recording"]
-
 AWAY_INTERVALS = 2
 """A member that posts its next status later than this many intervals was away in between."""
 

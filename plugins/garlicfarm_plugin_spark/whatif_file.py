@@ -14,8 +14,6 @@ from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.whatif import Outcome
 
-__all__ = ["read_outcomes", "write_outcomes"]
-
 _SCHEMA = pyarrow.schema(
     [
         ("farm", pyarrow.string()),
