@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,10 @@ def made_rows(days: float, seed: int, a_day: int = 40, **others: str) -> list[di
 
 def charts(directory: Path, by_ms: int, begin_ms: int = 0) -> tuple[Outline, Charts]:
     (farm,) = stored_farms(directory)
-    rows = [*farm.rows(FARM_ID, [*naive_history.INPUT[3:], "changed"])]
+    return charts_of([*farm.rows(FARM_ID, [*naive_history.INPUT[3:], "changed"])], by_ms, begin_ms)
+
+
+def charts_of(rows: list[dict[str, Any]], by_ms: int, begin_ms: int = 0) -> tuple[Outline, Charts]:
     outline = Outline(begin_ms, 100)
     for row in rows:
         outline.follow(row)
@@ -82,6 +85,16 @@ def charts(directory: Path, by_ms: int, begin_ms: int = 0) -> tuple[Outline, Cha
     for row in rows:
         found.follow(row)
     return outline, found
+
+
+def between_passes(monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]) -> None:
+    found: Any = Outline.axis
+
+    def what_and_axis(outline: Outline) -> Any:
+        what()
+        return found.fget(outline)
+
+    monkeypatch.setattr(Outline, "axis", property(what_and_axis))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -229,15 +242,8 @@ def test_rows_that_come_between_the_passes_of_a_report_do_not_break_it(
     rows = made_rows(9, 9)
     write_in_batches(tmp_path, rows[100:200], 9)
     expected = report(tmp_path)
-    found: Any = Outline.axis
-    axis = found.fget
-
-    def write_and_tell(outline: Outline) -> Any:
-        write_in_batches(tmp_path, rows[:100], 9)
-        write_in_batches(tmp_path, rows[200:], 9)
-        return axis(outline)
-
-    monkeypatch.setattr(Outline, "axis", property(write_and_tell))
+    others = [*rows[:100], *rows[200:]]
+    between_passes(monkeypatch, lambda: write_in_batches(tmp_path, others, 9))
     assert report(tmp_path) == expected
 
 
@@ -246,14 +252,8 @@ def test_dates_that_are_deleted_while_a_report_is_made_do_not_break_it(
 ) -> None:
     rows = made_rows(3, 9)
     write_in_batches(tmp_path, rows, 9)
-    found: Any = Outline.axis
-    axis = found.fget
-
-    def delete_and_tell(outline: Outline) -> Any:
-        shutil.rmtree(min(tmp_path.glob("farm=farm/date=*")), ignore_errors=True)
-        return axis(outline)
-
-    monkeypatch.setattr(Outline, "axis", property(delete_and_tell))
+    oldest = min(tmp_path.glob("farm=farm/date=*"))
+    between_passes(monkeypatch, lambda: shutil.rmtree(oldest, ignore_errors=True))
     assert "Changes, newest first" in report(tmp_path)
 
 
@@ -268,13 +268,7 @@ def test_curve_of_a_member_is_broken_while_it_is_away() -> None:
         }
         for place, row in enumerate(made_rows(1, 1, a_day=180))
     ]
-    outline = Outline(0, 100)
-    for row in rows:
-        outline.follow(row)
-    assert outline.axis is not None
-    found = Charts(outline, outline.axis, HOUR_MS, [1, 2])
-    for row in rows:
-        found.follow(row)
+    outline, found = charts_of(rows, HOUR_MS)
     always, away = (found.curves[member].lines((500_000, 700_000), 100) for member in (1, 2))
     assert (len(always), len(away)) == (1, 2)
     begin, end = (outline.axis.x(rows[place]["farm_time_ms"]) for place in (60, 120))
