@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from random import Random
+from typing import IO
 
 import pytest
 import trio
@@ -85,33 +86,22 @@ async def test_lines_are_produced_stored_and_consumed_once(tower, tmp_path):
         assert await trio.to_thread.run_sync(store.wait) == Exit.OK
 
 
-@asynccontextmanager
-async def piped(*arguments: str) -> AsyncIterator[trio.Process]:
+def piped(*arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A command that runs, with pipes."""
-    process = await trio.lowlevel.open_process(
-        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
+    pipe = subprocess.PIPE
+    return running([*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-async def ended(process: trio.Process) -> int:
+async def ended(process: subprocess.Popen[bytes]) -> int:
     """Its exit code after SIGTERM."""
     process.send_signal(signal.SIGTERM)
-    return await process.wait()
+    return await trio.to_thread.run_sync(process.wait)
 
 
-async def lines_of(stream: trio.abc.ReceiveStream | None, count: int) -> list[bytes]:
-    """So many lines of a stream at least."""
+async def lines_of(stream: IO[bytes] | None, count: int) -> list[bytes]:
+    """So many lines of a stream."""
     assert stream is not None
-    data = b""
-    while data.count(b"\n") < count:
-        data += await stream.receive_some()
-    return data.splitlines()
+    return [(await trio.to_thread.run_sync(stream.readline)).rstrip(b"\n") for _ in range(count)]
 
 
 async def test_consume_ends_in_order_when_it_is_told_to_and_has_saved_what_it_printed(tower, tmp_path):
@@ -120,12 +110,12 @@ async def test_consume_ends_in_order_when_it_is_told_to_and_has_saved_what_it_pr
     offsets = tmp_path / "offsets.json"
     url = ("--tower", str(tower.endpoint))
     with store_process(tmp_path / "store", url[1]):
-        async with piped("consume", "t", *url, "--offsets", str(offsets)) as process:
+        with piped("consume", "t", *url, "--offsets", str(offsets)) as process:
             assert len(await lines_of(process.stdout, 3)) == 3
             assert await ended(process) == Exit.OK
         (saved,) = json.loads(offsets.read_text())["offsets"]
         assert saved["next"] == 3
-        async with piped("consume", "t", *url, "--count", "4") as process:
+        with piped("consume", "t", *url, "--count", "4") as process:
             await lines_of(process.stdout, 3)
             assert await ended(process) == Exit.INTERRUPTED, "it was to print one more"
 
@@ -136,17 +126,18 @@ async def test_consume_ends_in_order_when_it_is_told_to_and_has_saved_what_it_pr
 )
 async def test_produce_that_is_told_to_end_says_by_its_code_whether_all_is_saved(tower, acks, lines, code):
     url = str(tower.endpoint)
-    async with (
-        open_mesh(MeshConfig(towers=(url,))) as mesh,
-        run_consumer(mesh, ConsumerCore(mesh.address, ["t"])) as consumer,
-        piped("produce", "t", "--tower", url, "--acks", acks) as process,
-    ):
-        await wait_until(lambda: mesh.peers)
-        assert process.stdin is not None
-        await process.stdin.send_all(b"".join(line + b"\n" for line in lines))
-        assert [(await anext(consumer)).content for _ in lines] == lines
-        assert await ended(process) == code
-        told, *rest = await lines_of(process.stderr, 2 if code else 1)
+    with piped("produce", "t", "--tower", url, "--acks", acks) as process:
+        async with (
+            open_mesh(MeshConfig(towers=(url,))) as mesh,
+            run_consumer(mesh, ConsumerCore(mesh.address, ["t"])) as consumer,
+        ):
+            await wait_until(lambda: mesh.peers)
+            assert process.stdin is not None
+            process.stdin.writelines(line + b"\n" for line in lines)
+            process.stdin.flush()
+            assert [(await anext(consumer)).content for _ in lines] == lines
+            assert await ended(process) == code
+            told, *rest = await lines_of(process.stderr, 2 if code else 1)
     assert told.startswith(b"%d records in partition " % len(lines))
     assert rest == [b"interrupted"] * (code == Exit.INTERRUPTED)
 
