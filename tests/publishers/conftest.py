@@ -22,7 +22,7 @@ def target() -> Iterator[str]:
 
 
 @pytest.fixture
-async def listening() -> AsyncIterator[Listening]:
+async def listening(nursery: trio.Nursery) -> Listening:
     """A router that asks for a LeaseSet at once."""
     router, serving = FakeRouter(now_ms), trio.CancelScope()
 
@@ -30,10 +30,8 @@ async def listening() -> AsyncIterator[Listening]:
         with serving:
             await trio.serve_tcp(router.serve, 0, host="127.0.0.1", task_status=task_status)
 
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(serve)
-        yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
-        nursery.cancel_scope.cancel()
+    (listener,) = await nursery.start(serve)
+    return Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
 
 
 @pytest.fixture

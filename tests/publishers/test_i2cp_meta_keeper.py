@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -41,12 +40,10 @@ class Bench(KeeperBench):
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    async with trio.open_nursery() as nursery:
-        made = Bench(nursery)
-        nursery.start_soon(made.run)
-        yield made
-        nursery.cancel_scope.cancel()
+async def bench(nursery: trio.Nursery) -> Bench:
+    made = Bench(nursery)
+    nursery.start_soon(made.run)
+    return made
 
 
 async def test_order_is_taken_once_the_router_has_asked_for_it_and_read_it(bench, autojump_clock):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,11 @@ def plan() -> LeasePlan:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, plan: LeasePlan) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path, plan: LeasePlan, nursery: trio.Nursery) -> Bench:
     """On standby."""
     path = tmp_path / "site.bundle"
     write_bundle(path, bundle(START_MS, expires_s=START_MS // 1000 + BUNDLE_S))
     keys = ServiceKeys(path, PublisherSite(farm="farm", node_id=1, directory=tmp_path))
-    async with trio.open_nursery() as nursery:
-        made = Bench(nursery, keys, plan)
-        nursery.start_soon(made.run)
-        yield made
-        nursery.cancel_scope.cancel()
+    made = Bench(nursery, keys, plan)
+    nursery.start_soon(made.run)
+    return made

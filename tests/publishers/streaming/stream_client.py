@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 import trio.testing
@@ -28,6 +29,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
 from tests.publishers.i2cp_keys import long_term_keys
+from tests.running import background
 
 DATA_BYTES = 1000
 WINDOW = 16
@@ -179,9 +181,6 @@ async def stream_network(
         has_client_headers=client_headers,
         now_ms=lambda: NOW_MS,
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(network.run)
-        nursery.start_soon(network.server.run, network)
+    async with background(network.run, partial(network.server.run, network)):
         await trio.testing.wait_all_tasks_blocked()
         yield network
-        nursery.cancel_scope.cancel()
