@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,7 @@ async def _main(
 ) -> None:
     import trio
 
+    from garlicfarm.cli.lab_rank import rank_process
     from garlicfarm.cli.sign_of_life import sign_of_life
     from garlicfarm.cli.signals import ended_by_signals
     from garlicfarm.lab.directory import lab_directory
@@ -138,33 +139,29 @@ async def _main(
     what = f"the farm: {until}" if until else f"{nodes} nodes to start"
     async with ended_by_signals(), sign_of_life(what) as came:
         with lab_directory() as directory, trio.fail_after(deadline_s):
-            async with AsyncExitStack() as stack:
-                site = None
-                if kind == "site":
-                    farm, site = await stack.enter_async_context(_site_lab(directory, nodes, interval))
-                else:
-                    farm = await stack.enter_async_context(running_lab(directory, nodes, interval, kind))
-                rank = None
-                if with_rank:
-                    from garlicfarm.cli.lab_rank import rank_process
-
-                    rank = await stack.enter_async_context(rank_process(directory / "rank", farm, prepare))
-                if until:
+            async with _running(directory, nodes, interval, kind) as (farm, site):
+                ranking = rank_process(directory / "rank", farm, prepare) if with_rank else nullcontext()
+                async with ranking as rank:
+                    if until is None:
+                        came()
+                        await _show(farm, rank, site)
+                        return
                     await _wait(farm, "publisher" if until in ("ranked", "moved") else until)
                     if rank and until == "ranked":
                         put(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
                     if site and until == "moved":
                         await _move(site)
-                else:
-                    came()
-                    await _show(farm, rank, site)
 
 
 @asynccontextmanager
-async def _site_lab(
-    directory: Path, nodes: int, interval_ms: int
-) -> AsyncIterator[tuple[ProcessFarm, SiteWatch]]:
-    """A farm that publishes a site, and a client that fetches it, for as long as the block lasts."""
+async def _running(
+    directory: Path, nodes: int, interval_ms: int, kind: str
+) -> AsyncIterator[tuple[ProcessFarm, SiteWatch | None]]:
+    """A farm, and where it publishes a site a client that fetches it, for as long as the block lasts."""
+    if kind != "site":
+        async with running_lab(directory, nodes, interval_ms, kind) as farm:
+            yield farm, None
+        return
     from garlicfarm.cli.lab_site import site_watch
     from garlicfarm.lab.service import FLOODFILLS, i2cp_service
 
