@@ -376,9 +376,7 @@ class Player:
         term = self.node.term
         for _ in range(20):  # a leader first steps down, since nobody answers it
             self.sent()
-            deadline = self.node.deadline_ms
-            assert deadline is not None
-            self.wait(deadline - self.now)
+            self.wait(self.node.deadline_ms - self.now)
             if self.node.role is Role.CANDIDATE and self.node.term == term:
                 for _, seq, request in self.sent():
                     self.answer(seq, request, accepted=request.type is POLL)
@@ -400,9 +398,7 @@ class Player:
         for _ in range(20):
             if not self.node.leader:
                 break
-            deadline = self.node.deadline_ms
-            assert deadline is not None
-            self.wait(deadline - self.now)
+            self.wait(self.node.deadline_ms - self.now)
         assert not self.node.leader
         self.requests = deque(before)
 
@@ -485,9 +481,7 @@ class Stage:
         for _ in range(3):
             for peer, seq, request in player.campaign():
                 if peer in voters:
-                    response = self[peer].take(request)
-                    assert response is not None
-                    player.hear(seq, response)
+                    player.hear(seq, self[peer].take(request))
             if player.node.role is Role.LEADER:
                 return
         raise AssertionError(f"member {leader} is not elected by {voters}")

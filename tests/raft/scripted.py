@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.raft import Change, Ready, Role, Status
+from garlicfarm.raft import Change, Persist, Ready, Role, Status
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import decode_configuration, decode_snapshot_sync_request
@@ -39,35 +39,6 @@ from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Respon
 from tests.raft.playbook import ALL, READ, SNAPSHOT, Player
 
 __all__ = ["play"]
-
-_NAMES = {
-    MessageType.REQUEST_VOTE_REQUEST: "RequestVote",
-    MessageType.APPEND_ENTRIES_REQUEST: "AppendEntries",
-    MessageType.INSTALL_SNAPSHOT_REQUEST: "InstallSnapshot",
-    MessageType.PRE_VOTE_REQUEST: "PreVote",
-    MessageType.TIMEOUT_NOW_REQUEST: "TimeoutNow",
-    MessageType.JOIN_CLUSTER_REQUEST: "JoinCluster",
-    MessageType.SYNC_LOG_REQUEST: "SyncLog",
-    MessageType.LEAVE_CLUSTER_REQUEST: "LeaveCluster",
-    MessageType.READ_INDEX_REQUEST: "ReadIndex",
-}
-
-_NUMBERS_ONLY = (
-    "wait",
-    "deliver",
-    "lose",
-    "settle",
-    "join",
-    "leave",
-    "claim",
-    "crash",
-    "snapshot",
-    "state",
-    "slow",
-    "hang",
-    "mend",
-    "gone",
-)
 
 
 def play(script: str) -> str:
@@ -137,8 +108,8 @@ class _Cluster:
         verb, *rest = words
         if verb == "farm":
             self._farm(rest)
-        elif verb in _NUMBERS_ONLY:
-            getattr(self, f"_{verb}")(*[int(word) for word in rest])
+        elif (act := getattr(self, f"do_{verb}", None)) is not None:
+            act(*[int(word) for word in rest])
         else:
             self.tokens += 1
             try:
@@ -159,15 +130,13 @@ class _Cluster:
             player = _Narrated(member, terms, members=list(logs), extensions=extensions, **config)
             player.told, player.heard = self.told, set()
             for chain in (observer.members[member].log, observer.members[member].disk):
-                chain.entries += player.disk.contents
-                for entry in player.disk.contents:
-                    chain.hashes.append(hash((chain.hashes[-1], entry.term, entry.value_type, entry.value)))
+                chain.write(Persist(0, entries=player.disk.contents))
             player.observer = observer
             player.random = 150 + 10 * member  # whom the script does not wake does not wake by itself
             player.before = player.node.status()
             self.players[member] = player
 
-    def _join(self, member: int) -> None:
+    def do_join(self, member: int) -> None:
         first = next(iter(self.players.values()))
         player = _Narrated(member, members=())
         player.told, player.heard = self.told, set()
@@ -186,11 +155,11 @@ class _Cluster:
             at = rest[1] if verb == "set" else ""
             player.change(Change(verb), int(rest[0]), token=self.tokens, at=at)
 
-    def _wait(self, duration_ms: int, *members: int) -> None:
+    def do_wait(self, duration_ms: int, *members: int) -> None:
         for member in members or self.players:
             self.players[member].wait(duration_ms)
 
-    def _lose(self, source: int, *destinations: int) -> None:
+    def do_lose(self, source: int, *destinations: int) -> None:
         player = self.players[source]
         for peer in destinations or self.players:
             for _, seq, request in player.sent(peer):
@@ -198,7 +167,7 @@ class _Cluster:
                 player.node.report_unreachable(peer, seq)
         player.turn()
 
-    def _deliver(self, source: int, *destinations: int) -> None:
+    def do_deliver(self, source: int, *destinations: int) -> None:
         player = self.players[source]
         arriving = [item for item in player.requests if not destinations or item[0] in destinations]
         player.requests = deque(item for item in player.requests if item not in arriving)
@@ -217,26 +186,24 @@ class _Cluster:
                 self.told.append(_response(response, peer, source))
                 self.players[source].hear(seq, response)
 
-    def _settle(self, *members: int) -> None:
+    def do_settle(self, *members: int) -> None:
         among = members or tuple(self.players)
         for _ in range(50):
             busy = [m for m in among if any(peer in among for peer, _, _ in self.players[m].requests)]
             if not busy:
                 return
             for member in busy:
-                self._deliver(member, *among)
+                self.do_deliver(member, *among)
         raise AssertionError("they never come to an end")
 
-    def _leave(self, source: int, member: int) -> None:
+    def do_leave(self, source: int, member: int) -> None:
         status = self.players[source].node.status()
         last = (0, status.last_index, status.commit)
         request = Request(MessageType.LEAVE_CLUSTER_REQUEST, source, member, status.term, *last)
         self.told.append(_request(request))
-        response = self.players[member].take(request)
-        assert response is not None
-        self.told.append(_response(response, member, source))
+        self.told.append(_response(self.players[member].take(request), member, source))
 
-    def _claim(self, source: int, member: int, term: int) -> None:
+    def do_claim(self, source: int, member: int, term: int) -> None:
         request = Request(MessageType.APPEND_ENTRIES_REQUEST, source, member, term)
         self.told.append(_request(request))
         try:
@@ -244,32 +211,31 @@ class _Cluster:
         except RemoteProtocolError as fault:
             self.told.append(f"  {member} closes the connection: {fault}")
         else:
-            assert response is not None
             self.told.append(_response(response, member, source))
 
-    def _crash(self, member: int) -> None:
+    def do_crash(self, member: int) -> None:
         self.unanswered = [waiting for waiting in self.unanswered if member not in waiting[::2]]
         self.players[member].crash()
 
-    def _snapshot(self, member: int) -> None:
+    def do_snapshot(self, member: int) -> None:
         meta = self.players[member].take_snapshot()
         self.told.append(f"  {member} has a snapshot of {meta.index}/{meta.term} instead of its log")
 
-    def _slow(self, member: int) -> None:
+    def do_slow(self, member: int) -> None:
         self.players[member].slow_disk = True
 
-    def _hang(self, member: int) -> None:
+    def do_hang(self, member: int) -> None:
         self.players[member].hang(True)
 
-    def _mend(self, member: int) -> None:
+    def do_mend(self, member: int) -> None:
         player = self.players[member]
         player.slow_disk = False
         player.hang(False)
 
-    def _gone(self, member: int, leader: int, term: int) -> None:
+    def do_gone(self, member: int, leader: int, term: int) -> None:
         self.players[member].miss(leader, term)
 
-    def _state(self) -> None:
+    def do_state(self) -> None:
         for player in self.players.values():
             status = player.node.status()
             peers = " ".join(f"{peer}:{p.state}@{p.match_index}" for peer, p in status.peers.items())
@@ -291,7 +257,8 @@ def _members(servers: Sequence[ClusterServer]) -> str:
 
 
 def _request(request: Request) -> str:
-    head = f"{request.source}→{request.destination} {_NAMES[request.type]}"
+    name = request.type.name.removesuffix("REQUEST").title().replace("_", "")
+    head = f"{request.source}→{request.destination} {name}"
     if request.type is READ:
         return head
     head += f" t={request.term}"

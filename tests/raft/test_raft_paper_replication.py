@@ -210,9 +210,7 @@ def _figure_8(stage: Stage) -> None:
     for _ in range(2):  # what S1 wrote in term 2 gets to S3, what it wrote in term 4 does not
         ((_, seq, request),) = stage[1].sent(3)[:1]
         assert {entry.term for entry in request.entries} == {2}
-        response = stage[3].take(request)
-        assert response is not None
-        stage[1].hear(seq, response)
+        stage[1].hear(seq, stage[3].take(request))
     stage.deliver(1, 2)
     assert [stage[member].terms for member in (1, 2, 3)] == [[1, 2, 2, 4], [1, 2, 2, 4], [1, 2, 2]]
     stage.elect(5, 3, 4)
