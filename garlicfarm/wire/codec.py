@@ -141,8 +141,8 @@ def _entry_parts(request: Request) -> list[bytes]:
     return parts
 
 
-def _overflow(request: Request, error: struct.error) -> LocalProtocolError:
-    return LocalProtocolError(f"{_name(request.type)}: a number does not fit its field: {error}")
+def _overflow(message: Request | Response, error: struct.error) -> LocalProtocolError:
+    return LocalProtocolError(f"{_name(message.type)}: a number does not fit its field: {error}")
 
 
 class RequestEncoder:
@@ -192,9 +192,7 @@ def encode_response(response: Response) -> bytes:
             1 if response.accepted else 0,
         )
     except struct.error as error:
-        raise LocalProtocolError(
-            f"{_name(response.type)}: a number does not fit its field: {error}"
-        ) from error
+        raise _overflow(response, error) from error
     if response.hint is None:
         return header
     value = encode_configuration(response.hint)
