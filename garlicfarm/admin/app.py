@@ -23,13 +23,12 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from garlicfarm.admin.access import Authenticator
-from garlicfarm.admin.bodies import MAX_ENTRY_BYTES, drain, read_body, read_json
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
-from garlicfarm.admin.query import flag, number
 from garlicfarm.admin.rankings import Rankings
 from garlicfarm.admin.readers import Readers
+from garlicfarm.admin.requests import MAX_ENTRY_BYTES, drain, flag, number, read_body, read_json
 from garlicfarm.admin.responses import (
     MAX_WRITE_BYTES,
     Pieces,

@@ -25,7 +25,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from garlicfarm.admin.bodies import read_body
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
 from garlicfarm.admin.health import (
@@ -38,6 +37,7 @@ from garlicfarm.admin.health import (
 )
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.readers import Readers
+from garlicfarm.admin.requests import read_body
 from garlicfarm.admin.responses import commit_deadline
 from garlicfarm.errors import GarlicFarmError, NotLeader
 from garlicfarm.publishing.publication import expiry_problem, sight

@@ -13,10 +13,9 @@ import trio
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from garlicfarm.admin.bodies import read_body
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.problems import Problem
-from garlicfarm.admin.query import number, parse_number
+from garlicfarm.admin.requests import number, parse_number, read_body
 from garlicfarm.admin.responses import Pieces, farm_headers, json_answer
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name

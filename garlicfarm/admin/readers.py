@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.problems import Problem
-from garlicfarm.admin.query import number
 from garlicfarm.admin.rankings import MAX_NUMBER, checked_name
+from garlicfarm.admin.requests import number
 from garlicfarm.admin.responses import json_answer
 
 __all__ = ["EXPIRY_S", "MAX_READERS", "Readers"]

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.live_events import Form, Lines, LiveEvents, Records, ServerSentEvents, Watcher
 from garlicfarm.admin.problems import Problem
-from garlicfarm.admin.query import parse_number
+from garlicfarm.admin.requests import parse_number
 from garlicfarm.admin.responses import farm_headers, wait_for_disconnect
 from garlicfarm.errors import Compacted, FellBehind, StorageError
 from garlicfarm.feed import binary_format

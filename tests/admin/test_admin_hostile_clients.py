@@ -31,7 +31,7 @@ def no_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has the deadlines alone that a test sets, and its log's clock stands still."""
     for name in ("HANDSHAKE_S", "HEADER_S", "IDLE_S", "SEND_S"):
         monkeypatch.setattr(f"garlicfarm.admin.server.{name}", math.inf)
-    monkeypatch.setattr("garlicfarm.admin.bodies.BODY_DEADLINE_S", math.inf)
+    monkeypatch.setattr("garlicfarm.admin.requests.BODY_DEADLINE_S", math.inf)
     monkeypatch.setattr(
         "garlicfarm.admin.server.EventLogger", lambda logger, clock: EventLogger(logger, clock=lambda: 0.0)
     )
@@ -169,7 +169,7 @@ async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaite
 
 
 async def test_body_that_stops_is_answered_as_too_slow(node, url, monkeypatch):
-    monkeypatch.setattr("garlicfarm.admin.bodies.BODY_DEADLINE_S", 0.1)
+    monkeypatch.setattr("garlicfarm.admin.requests.BODY_DEADLINE_S", 0.1)
     target = "/v1/farms/farm/log"
     credentials = await log_in(node, url, "POST", target)
     async with secured(node, url) as stream:

@@ -1,4 +1,7 @@
-"""The bodies of requests, bounded in size and time. Raises `Problem` for one that cannot be used."""
+"""What a request carries: the parameters of its query, and its body, bounded in size and time.
+
+Raises `Problem` for one that cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,46 @@ from typing import TypeVar
 
 import msgspec
 import trio
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from garlicfarm.admin.problems import Problem
 
-__all__ = ["MAX_ENTRY_BYTES", "drain", "read_body", "read_json"]
+__all__ = ["MAX_ENTRY_BYTES", "drain", "flag", "number", "parse_number", "read_body", "read_json"]
 
 MAX_ENTRY_BYTES = 1 << 20
 BODY_DEADLINE_S = 30.0
 
 T = TypeVar("T")
+
+
+def number(request: HTTPConnection, name: str, default: float, most: float, *, least: float = 0) -> float:
+    """A number from ``least`` to ``most``; a whole one unless ``most`` is a float."""
+    text = request.query_params.get(name)
+    return default if text is None else parse_number(name, text, most, least=least)
+
+
+def parse_number(name: str, text: str, most: float, *, least: float = 0) -> float:
+    """The same of the value ``text``."""
+    try:
+        value = float(text) if isinstance(most, float) else int(text)
+        if isinstance(most, int) and not text.isdecimal():  # 1_0, which Python takes, or +5
+            value = -1
+    except ValueError:
+        value = -1
+    if not least <= value <= most:
+        bound = f"{most:.0f}" if isinstance(most, float) else most
+        raise Problem(
+            400, "bad-query", f"{name} is not a number from {least} to {bound}", "Correct the query."
+        )
+    return value
+
+
+def flag(request: HTTPConnection, name: str) -> bool:
+    """``true`` or ``false``, which is the default."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise Problem(400, "bad-query", f"{name} is neither true nor false", "Correct the query.")
+    return text == "true"
 
 
 async def read_body(request: Request) -> bytes:
