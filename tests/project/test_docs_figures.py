@@ -1,15 +1,15 @@
-"""Figures in docs/explanation/publisher.md that follow from the rules."""
+"""Figures on the pages of docs/explanation that follow from the rules, or are judged."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from benchmarks.goals import Goal, read_goals
 from garlicfarm.config import PublisherSection
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.publishing.lease import lease_ms, least_R
+from tests.project.pages import page
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/publisher.md"
 PRESET_ROW = (
     r"^\| `(\w+)` \| (\d+) s \| (\d+) \| ([\d.]+) s "
     r"\| (\d+) \+ 2 × ([\d.]+) \+ (\d+) \+ ([\d.]+) = ([\d.]+) s \| (\d+) to (\d+) s \|$"
@@ -18,7 +18,7 @@ ROW = r"^\| (\d+) s \| (\d+) \| (\d+) to (\d+) s \| ([\d.]+) s \|$"
 
 
 def test_what_a_lease_outlasts_is_the_lease_less_an_interval_and_the_time_to_stop() -> None:
-    rows = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(ROW, page("docs/explanation/publisher.md"), re.MULTILINE)
     assert len(rows) == 10
     for interval_s, R, earliest_s, latest_s, outlasts_s in rows:
         interval, count = int(interval_s), int(R)
@@ -29,7 +29,7 @@ def test_what_a_lease_outlasts_is_the_lease_less_an_interval_and_the_time_to_sto
 
 
 def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -> None:
-    rows = re.findall(PRESET_ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(PRESET_ROW, page("docs/explanation/publisher.md"), re.MULTILINE)
     assert [row[0] for row in rows] == [*PRESETS]
     for preset, *figures in rows:
         interval_s, R, lease_s, _, election_s, rpc_s, retire_s, needed_s, earliest_s, latest_s = map(
@@ -49,3 +49,20 @@ def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -
         assert lease_s == lease_ms(PRESET_INTERVALS_MS[preset], found) / 1000
         assert lease_s >= needed_s == interval_s + 2 * election_s + rpc_s + retire_s
         assert (earliest_s, latest_s) == ((R - 1) * interval_s, R * interval_s)
+
+
+def test_page_lists_every_goal_as_it_is_judged() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([≤≥]) ([\d.,]+) \|.*\| (judged|shown) \|$",
+        page("docs/explanation/performance.md"),
+        re.MULTILINE,
+    )
+    listed = {}
+    for figure, sign, number, table in rows:
+        value = float(number.replace(",", ""))
+        listed[figure] = (Goal(at_most=value) if sign == "≤" else Goal(at_least=value), table)
+    goals = read_goals()
+    assert listed == {
+        **{figure: (goal, "judged") for figure, goal in goals.judged.items()},
+        **{figure: (goal, "shown") for figure, goal in goals.shown.items()},
+    }
