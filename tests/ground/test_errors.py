@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 import pytest
@@ -27,11 +28,10 @@ def test_first_error_is_found_however_deep_its_groups(error: BaseException) -> N
 
 
 async def test_cause_of_a_refused_connection_is_what_the_system_says() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    with pytest.raises(OSError, match="all attempts to connect") as caught:
-        await trio.open_tcp_stream("127.0.0.1", port)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="all attempts to connect") as caught:
+            await trio.open_tcp_stream("127.0.0.1", held.getsockname()[1])
     assert cause_of(caught.value) == "Connection refused"
 
 

@@ -22,38 +22,6 @@ OTHER_MEANINGS = {
     ("node/incoming_requests.py", "refused"),  # a label of a metric
 }
 
-NUMBERS = {
-    "refused": 0,
-    "not-leader": 0,
-    "leadership-in-transfer": 4,
-    "disk-hangs": 4,
-    "entry-too-large": 1,
-    "entry-refused": 2,
-    "too-much-uncommitted": 3,
-    "role-missing": 5,
-    "too-many-posts": 0,
-    "too-many-reads": 0,
-    "no-such-member": 2,
-    "a-member-already": 6,
-    "id-used-before": 6,
-    "nothing-committed-yet": 7,
-    "another-change-in-flight": 7,
-    "cannot-be-dialled": 8,
-    "endpoint-of-another-member": 9,
-    "the-last-member": 10,
-    "too-few-members-heard": 10,
-    "another-member-took-over": 0,
-    "the-new-server-refuses-to-join": 0,
-    "the-new-server-does-not-answer": 0,
-    "the-new-server-does-not-catch-up": 0,
-    "leadership-was-lost-before-the-new-server-had-caught-up": 0,
-}
-
-
-def test_words_and_numbers_are_those_that_programs_and_servers_know() -> None:
-    assert {reason.value: reason.number for reason in Refusal} == NUMBERS
-    assert {reason.number for reason in Refusal} == {*range(11)}, "D8 has ten, and 0 is none"
-
 
 @pytest.mark.parametrize("reason", Refusal)
 def test_reason_is_one_word(reason: Refusal) -> None:
@@ -103,9 +71,3 @@ def test_no_module_spells_a_reason_as_a_literal() -> None:
         for word in words_in(path.read_text(encoding="utf-8"))
     }
     assert found == OTHER_MEANINGS
-
-
-def test_reason_that_is_matched_by_a_literal_is_noticed() -> None:
-    assert words_in('if dropped.reason == "not-leader": pass') == {"not-leader"}
-    assert words_in('match word:\n    case "disk-hangs": pass') == {"disk-hangs"}
-    assert words_in("if dropped.reason is Refusal.NOT_LEADER: pass") == set()
