@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec.inspect as types
+from msgspec.structs import fields
 
 from garlicfarm.publishing.documents import NodeReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CORRUPT = "_corrupt"
-
-
-def _columns() -> dict[str, str]:
-    info = types.type_info(StatusDocument)
-    assert isinstance(info, types.StructType)
-    found = {
-        field.encode_name: field for field in info.fields if field.encode_name not in ("cluster", "config")
-    }
-    node = _spark_type(types.type_info(NodeReport))
-    return {**{name: _spark_type(field.type) for name, field in found.items()}, "node": node}
 
 
 def _spark_type(info: types.Type) -> str:
@@ -44,24 +35,31 @@ def _spark_type(info: types.Type) -> str:
             return "string"
         case types.VarTupleType(item_type=item):
             return f"array<{_spark_type(item)}>"
-        case types.StructType(array_like=True, fields=fields):
-            (inside,) = {_spark_type(field.type) for field in fields}
+        case types.StructType(array_like=True, fields=inner_fields):
+            (inside,) = {_spark_type(field.type) for field in inner_fields}
             return f"array<{inside}>"
-        case types.StructType(fields=fields):
-            inside = ", ".join(f"`{field.encode_name}`: {_spark_type(field.type)}" for field in fields)
+        case types.StructType(fields=inner_fields):
+            inside = ", ".join(f"`{field.encode_name}`: {_spark_type(field.type)}" for field in inner_fields)
             return f"struct<{inside}>"
     raise TypeError(f"no column for {info}")
 
 
-COLUMNS = {"farm": "string", "farm_id": "string", "log_index": "bigint", "term": "bigint", **_columns()}
+_KEYS = {
+    field.encode_name: _spark_type(types.type_info(field.type))
+    for field in fields(StatusDocument)
+    if field.encode_name not in ("cluster", "config")
+}
+_NODE = _spark_type(types.type_info(NodeReport))
+_ENTRY = {"farm": "string", "farm_id": "string", "log_index": "bigint", "term": "bigint"}
+COLUMNS = {**_ENTRY, **_KEYS, "node": _NODE}
 """The columns of `statuses`, by name: those of the entry, and the keys of the document with their types in
 Spark. ``node`` is the key ``config.node``."""
 
 _DOCUMENT = ", ".join(
     [
         "cluster string",
-        *(f"`{name}` {kind}" for name, kind in _columns().items() if name != "node"),
-        f"config struct<node: {COLUMNS['node']}, admin: string>",
+        *(f"`{name}` {kind}" for name, kind in _KEYS.items()),
+        f"config struct<node: {_NODE}, admin: string>",
         f"{_CORRUPT} string",
     ]
 )
@@ -91,11 +89,4 @@ def statuses(entries: DataFrame) -> DataFrame:
         f"document.{_CORRUPT} is null and document.cluster = farm and document.id >= 1"
         f" and document.date >= 0 and document.date < {DATE_END_MS} and document.config.admin is null"
     )
-    return valid.select(
-        "farm",
-        "farm_id",
-        "log_index",
-        "term",
-        *(f"document.{name}" for name in _columns() if name != "node"),
-        "document.config.node",
-    )
+    return valid.select(*_ENTRY, *(f"document.{name}" for name in _KEYS), "document.config.node")
