@@ -24,6 +24,7 @@ def lossy_network():
     return Network(Random(1))
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     loss=st.sampled_from([0.0, 0.02, 0.3]),

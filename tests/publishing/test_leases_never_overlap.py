@@ -207,6 +207,7 @@ def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
 
 
+@pytest.mark.slow
 def test_two_members_never_publish_at_once_however_late_everything_is() -> None:
     handed_over = 0
     for seed in range(20):
