@@ -35,7 +35,7 @@ def targets() -> dict[str, Target]:
         for chosen, always, folder in re.findall(
             r'-m "?([a-z0-9 ]+)"? --must-run "?([^"\n]*?)"?(?: (tests/\w+))?\'?$', recipe, re.MULTILINE
         ):
-            step = re.search(rf"^step make {name}(?: |$)(.*)", ci, re.MULTILINE)
+            step = re.search(rf"^ *step make {name}(?: |$)(.*)", ci, re.MULTILINE)
             asked = re.search(r'MUST_RUN=(?:"(.*)"|(\S+))', step[1]) if step else None
             required = always.replace("$(MUST_RUN)", (asked[1] or asked[2]) if asked else "")
             found[name] = Target(chosen, ROOT / (folder or "tests"), frozenset(required.split()))
