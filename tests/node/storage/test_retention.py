@@ -72,8 +72,10 @@ def is_shortened(nodes: Cluster, node_id: int, below: int) -> bool:
     return first_index(nodes, node_id) > below
 
 
-def has_two_snapshots(nodes: Cluster, node_id: int) -> bool:
-    return len(snapshots(nodes, node_id)) == 2
+def is_settled(nodes: Cluster, node_id: int, index: int) -> bool:
+    """No snapshot is due at ``index``, and all but the newest two are deleted."""
+    newest = nodes.replica(node_id).store.snapshot().index
+    return newest > index - KEEP["snapshot_every_entries"] and len(snapshots(nodes, node_id)) == 2
 
 
 async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         assert len(set(states)) == 1
         for node_id in nodes.running:
             await wait_until(partial(is_shortened, nodes, node_id, index - 100))
-            await wait_until(partial(has_two_snapshots, nodes, node_id))
+            await wait_until(partial(is_settled, nodes, node_id, index))
 
         # A reader that comes too late starts from the state, and has the same chain.
         async with admin(nodes, leader) as client:
@@ -92,10 +94,11 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
             first = caught.value.first_index
             assert 200 < first <= index - 19
             at, state = await client.state(nodes.plan.name)
-            early, oldest = await client.state(nodes.plan.name, oldest=True)
-            assert first - 1 <= early <= at
             later = await post(nodes, 10, b"later")  # fewer than are kept, if a snapshot falls due with them
             folded = set(await applied(nodes, later))  # another one may lead by now, and this one follow
+            await wait_until(partial(is_settled, nodes, leader, later))
+            early, oldest = await client.state(nodes.plan.name, oldest=True)
+            assert first - 1 <= early <= later
             for after, begins in ((at, state), (early, oldest)):
                 mine = LogApplication()
                 mine.restore(begins)
