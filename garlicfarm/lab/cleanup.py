@@ -22,6 +22,7 @@ __all__ = ["MARK", "lock_holder", "processes_of"]
 MARK = "GARLICFARM_LAB"
 """The variable that names the lab's directory to its processes."""
 REST_S = 0.05
+TRIES = 100
 
 
 def processes_of(directory: Path) -> list[int]:
@@ -82,11 +83,16 @@ def main(directory: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    while found := processes_of(directory):
-        for pid in found:
-            _kill(pid, directory)
+    for _ in range(TRIES):
+        while found := processes_of(directory):
+            for pid in found:
+                _kill(pid, directory)
+            time.sleep(REST_S)
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        # A process that the lab was just starting had no mark yet, and has written something meanwhile.
         time.sleep(REST_S)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

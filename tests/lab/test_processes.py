@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
 import random
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +20,7 @@ import pytest
 import trio
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.lab import processes
+from garlicfarm.lab import cleanup, processes
 from garlicfarm.lab.processes import LOOK_S, Patience, activity, free_ports, process_farm
 from garlicfarm.setup.provision import MemberPlan
 
@@ -151,3 +154,19 @@ async def test_node_that_was_started_by_hand_is_found(tmp_path: Path) -> None:
             assert node.pid == process.pid
             process.terminate()
         assert node.pid is None
+
+
+def test_directory_of_a_lab_that_a_late_process_fills_again_is_removed(tmp_path, monkeypatch):
+    rmtree, late = shutil.rmtree, iter([True, False])
+
+    def filled_again(path: Path, ignore_errors: bool) -> None:
+        rmtree(path, ignore_errors)
+        if next(late):
+            path.mkdir()
+
+    monkeypatch.setattr(shutil, "rmtree", filled_again)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))  # the lab has ended
+    (tmp_path / "lab").mkdir()
+    cleanup.main(tmp_path / "lab")
+    assert list(tmp_path.iterdir()) == []
