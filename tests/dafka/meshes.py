@@ -9,14 +9,16 @@ from typing import Any
 
 import zmq
 
+from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka.codec import WELCOME, Beacon, encode_tower_beacon
 from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
-from garlicfarm_plugin_dafka.keys import create_key
+from garlicfarm_plugin_dafka.keys import KeyPair, create_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.network import Received
 from garlicfarm_plugin_dafka.sockets import Context, Socket
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 
-__all__ = ["ForeignSocket", "KeyRing", "plain_tower", "received", "subscribed"]
+__all__ = ["ForeignSocket", "ForeignTower", "KeyRing", "plain_tower", "received", "subscribed"]
 
 
 class ForeignSocket(Socket):
@@ -32,6 +34,26 @@ class ForeignSocket(Socket):
     def connect(self, host: str, port: int) -> None:
         self._socket.connect(f"tcp://{host}:{port}")
         self._look()
+
+
+class ForeignTower:
+    """One that announces whatever it is told to, be it true or not."""
+
+    def __init__(self, context: Context, keys: KeyPair | None = None) -> None:
+        incoming, self._outgoing = ForeignSocket(context, zmq.XSUB), ForeignSocket(context, zmq.XPUB)
+        self._outgoing.set(zmq.XPUB_WELCOME_MSG, WELCOME)
+        if keys is not None:
+            incoming.be_curve_server(keys)
+            self._outgoing.be_curve_server(keys)
+        out = self._outgoing.bind("127.0.0.1", 0)
+        self.endpoint = Endpoint("tcp", "127.0.0.1", incoming.bind("127.0.0.1", 0), {"out": str(out)})
+
+    async def wait_heard(self) -> None:
+        """Wait until a node hears it."""
+        await self._outgoing.receive()
+
+    def announce(self, *beacons: Beacon) -> None:
+        self._outgoing.send_all(encode_tower_beacon(each) for each in beacons)
 
 
 class KeyRing:
@@ -56,8 +78,9 @@ class KeyRing:
             yield tower
 
     @asynccontextmanager
-    async def mesh(self, name: str, tower: Tower) -> AsyncIterator[Mesh]:
-        config = MeshConfig(towers=(f"{tower.endpoint}&peer=tower",), **self.files(name))
+    async def mesh(self, name: str, *towers: Tower | ForeignTower) -> AsyncIterator[Mesh]:
+        named = tuple(f"{each.endpoint}&peer=tower" for each in towers)
+        config = MeshConfig(towers=named, **self.files(name))
         async with open_mesh(config, self.directory) as mesh:
             yield mesh
 

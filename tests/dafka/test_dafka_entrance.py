@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 import zmq
 
 from garlicfarm_plugin_dafka import hosts, mesh, relay
-from garlicfarm_plugin_dafka.codec import Beacon, Record, encode_tower_beacon, subscription_prefix
+from garlicfarm_plugin_dafka.codec import Beacon, Record, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.entrance import (
     MAX_GUESTS_OF_KEY,
@@ -29,7 +32,7 @@ from garlicfarm_plugin_dafka.entrance import (
 from garlicfarm_plugin_dafka.keys import read_key
 from garlicfarm_plugin_dafka.mesh import MAX_NODES_OF_KEY, open_mesh
 from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S
-from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower
+from tests.dafka.meshes import ForeignSocket, ForeignTower, KeyRing
 from tests.running import running, wait_until
 
 HOST = "127.0.0.1"
@@ -136,20 +139,20 @@ async def endless(stream: trio.SocketStream, sent: list[int]) -> None:
         sent.append(0)
 
 
-async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch):
+async def test_a_message_without_an_end_disconnects_its_sender(monkeypatch, context):
     monkeypatch.setattr(mesh, "MAX_UNTAKEN_BYTES", 1 << 20)
     monkeypatch.setattr(relay, "STUCK_S", 0.05)
     sent: list[int] = []
-    async with plain_tower() as tower, trio.open_nursery() as nursery:
+    tower = ForeignTower(context)
+    async with trio.open_nursery() as nursery:
         (listener,) = await nursery.start(
             partial(trio.serve_tcp, lambda stream: endless(stream, sent), 0, host=HOST)
         )
         port = listener.socket.getsockname()[1]
         async with open_mesh(MeshConfig(towers=(str(tower.endpoint),))) as node:
             node.subscribe(HELLO)
-            while not node.peers:
-                tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, "")))
-                await trio.sleep(0.01)
+            await tower.wait_heard()
+            tower.announce(Beacon("A", HOST, port, ""))
             await wait_until(lambda: sent and sent[-1] == 0)
             assert node.dropped["a message without an end"] >= 1
             assert sum(sent) < 32 << 20  # what the system's buffers hold comes on top
@@ -162,24 +165,17 @@ async def listener() -> AsyncIterator[socket.socket]:
         yield listening
 
 
-async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, listener):
+async def test_invented_nodes_of_one_key_do_not_hide_those_of_others(ring, listener, context):
+    liar = ForeignTower(context, read_key(ring.directory / "tower.key"))
     key = read_key(ring.directory / "other.key").public
-    async with ring.tower() as tower, ring.mesh("consumer", tower) as consumer:
-        await tower_hears(tower, consumer)
-        for number in range(300):
-            beacon = Beacon(f"A{number}", HOST, listener.getsockname()[1], key)
-            tower._outgoing.socket.send(encode_tower_beacon(beacon))
+    port = listener.getsockname()[1]
+    async with ring.tower() as tower, ring.mesh("consumer", tower, liar) as consumer:
+        await liar.wait_heard()
+        liar.announce(*[Beacon(f"A{number}", HOST, port, key) for number in range(300)])
         await wait_until(lambda: consumer.dropped["too many nodes of one key"] >= 300 - MAX_NODES_OF_KEY)
         assert len(consumer.peers) == MAX_NODES_OF_KEY
         async with ring.mesh("producer", tower):
             await wait_until(lambda: "producer" in {peer.name for peer in consumer.peers})
-
-
-async def tower_hears(tower, consumer) -> None:
-    """Wait until what the tower sends reaches the node."""
-    while not consumer.dropped:
-        tower._outgoing.socket.send([b"B"])
-        await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("slow_connect_s", [None, 0.0, hosts.TIMEOUT_S - 0.1])
@@ -189,31 +185,33 @@ async def test_an_address_that_proves_no_key_is_tried_less_and_less(
     """It refuses connections (None), or takes them, after some time."""
     tried: list[float] = []
 
-    async def connect(*_: object) -> None:
+    async def connect(*_: object) -> trio.abc.Stream:
         tried.append(trio.current_time())
         if slow_connect_s is None:
             raise OSError("refused")
         await trio.sleep(slow_connect_s)
+        return trio.testing.memory_stream_pair()[0]
 
-    async def pass_on(*_: object) -> None:
+    @asynccontextmanager
+    async def open_pipe():
         await trio.sleep(HANDSHAKE_S)  # so long ZeroMQ waits for it
         raise OSError("no handshake")
+        yield
 
-    monkeypatch.setattr(hosts, "_connect", connect)
-    monkeypatch.setattr(hosts, "_pass_on", pass_on)
+    unproved: Any = SimpleNamespace(open_pipe=open_pipe, has_messages=None)
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
     with trio.move_on_after(600):
         limiter = trio.CapacityLimiter(1)
         await hosts.keep_connected(
-            None, HOST, 1, limiter=limiter, allowance=relay.Allowance(1), on_stuck=lambda: None
+            unproved, HOST, 1, limiter=limiter, allowance=relay.Allowance(1), on_stuck=lambda: None
         )
     assert len(tried) < 30
     assert tried[-1] - tried[-2] >= hosts.MAX_RETRY_S
 
 
-async def test_subscriptions_of_a_key_count_together_and_a_prefix_counts_once():
+async def test_subscriptions_of_a_key_count_together_and_a_prefix_counts_once(listener, context):
     guests = Guests(Counter())
-    entrance = Entrance.__new__(Entrance)
-    entrance._guests = guests
+    entrance = Entrance(context, guests, ForeignSocket(context, zmq.XPUB), listener)
     one, other = guests.enter("192.0.2.1"), guests.enter("192.0.2.2")
     for guest in (one, other):
         assert guests.admit(str(guest.number), "key")

@@ -29,7 +29,7 @@ from garlicfarm_plugin_dafka.keys import create_key, read_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.sockets import Context
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import ForeignSocket, KeyRing, plain_tower, received, subscribed
+from tests.dafka.meshes import ForeignSocket, ForeignTower, KeyRing, plain_tower, received, subscribed
 from tests.running import wait_until
 
 HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ def foreign(context: Context, kind: int) -> ForeignSocket:
     return ForeignSocket(context, kind)
 
 
-def config_of(*towers: Tower) -> MeshConfig:
+def config_of(*towers: Tower | ForeignTower) -> MeshConfig:
     return MeshConfig(towers=tuple(str(each.endpoint) for each in towers))
 
 
@@ -180,11 +180,12 @@ async def test_who_no_longer_subscribes_is_sent_nothing(tower, context):
 
 
 async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, context):
-    async with open_mesh(config_of(tower)) as mesh, open_mesh(config_of(tower)) as other:
-        await wait_until(lambda: mesh.peers)  # it hears the tower
+    liar = ForeignTower(context)
+    async with open_mesh(config_of(tower, liar)) as mesh, open_mesh(config_of(tower)) as other:
+        await wait_until(lambda: mesh.peers)
+        await liar.wait_heard()
         key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
-        for beacon in Beacon("A", "10.0.0.1", 5000), Beacon("B", HOST, 5000, key):
-            tower._outgoing.socket.send(encode_tower_beacon(beacon))
+        liar.announce(Beacon("A", "10.0.0.1", 5000), Beacon("B", HOST, 5000, key))
         await until_dropped(mesh, "a node with a key or beyond loopback, and no keys here", 2)
         assert [peer.address for peer in mesh.peers] == [other.address]
 
@@ -376,17 +377,19 @@ async def test_a_tower_that_lies_about_a_key_connects_nobody(ring, tmp_path, con
     liar.set(zmq.CURVE_SERVER, 1)
     liar.set(zmq.CURVE_SECRETKEY, stranger.secret.encode())
     port = liar.bind(HOST, 0)
+    lying = ForeignTower(context, read_key(tmp_path / "tower.key"))
     async with (
         ring.tower() as tower,
         ring.mesh("other", tower) as other,
-        ring.mesh("consumer", tower) as consumer,
+        ring.mesh("consumer", tower, lying) as consumer,
     ):
         consumer.subscribe(HELLO)
-        await other.subscriptions()  # the consumer hears the tower
-        tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, stranger.public)))
+        await other.subscriptions()  # the consumer has found it
+        await lying.wait_heard()
+        lying.announce(Beacon("A", HOST, port, stranger.public))
         await until_dropped(consumer, "a node without a known key")
         assert [peer.name for peer in consumer.peers] == ["other"]
-        tower._outgoing.socket.send(encode_tower_beacon(Beacon("A", HOST, port, keys["producer"].public)))
+        lying.announce(Beacon("A", HOST, port, keys["producer"].public))
         await wait_until(lambda: len(consumer.peers) == 2)
         with trio.move_on_after(0.5) as waited:
             await liar.receive()

@@ -103,14 +103,15 @@ class _NotedProducer(FarmProducer):
         self._recorder = network
         self._leaders = leaders
         self._noted = (0, 0, False)
+        self._tell_core = self._core.on_log
+        self._core.on_log = self._on_log
 
-    def _look(self) -> None:
-        super()._look()
-        core = self._core
-        if (seen := (core._first, core._count, core.is_producer)) != self._noted:
+    def _on_log(self, first: int, count: int) -> None:
+        self._tell_core(first, count)
+        if (seen := (first, count, self._core.is_producer)) != self._noted:
             self._noted = seen
             self._recorder.note("log", seen)
-            if core.is_producer and self._recorder not in self._leaders:
+            if seen[-1] and self._recorder not in self._leaders:
                 self._leaders.append(self._recorder)
 
 
