@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -144,24 +146,32 @@ def test_verify_does_the_same_hashes_whoever_asks(user: str, monkeypatch: pytest
     verifier = make_verifier()
     credentials = login(verifier.challenges(NOW_S, b"r" * 16), user, "wrong")
     calls = 0
-    real = digest._hash
+    real = hashlib.new
 
-    def counting(algorithm: str, text: str) -> str:
+    def counting(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        return real(algorithm, text)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(digest, "_hash", counting)
+    monkeypatch.setattr(hashlib, "new", counting)
     assert verifier.verify("GET", TARGET, credentials, NOW_S) == Refused(failed=True)
     assert calls == 5  # two candidates of two hashes each, and the dummy's HA1
 
 
 @pytest.mark.parametrize("user", ["alice", "nobody"])
-def test_verify_never_accepts_the_stand_in_for_unknown_users(user: str) -> None:
+def test_verify_never_accepts_the_stand_in_for_unknown_users(user: str, monkeypatch) -> None:
+    tried: list[str] = []
+
+    def noting(algorithm: str, ha1: str, **proof: str) -> str:
+        tried.append(ha1)
+        return digest_response(algorithm, ha1, **proof)
+
+    monkeypatch.setattr(digest, "digest_response", noting)
     verifier = make_verifier()
+    credentials = login(verifier.challenges(NOW_S, b"r" * 16)[:1], user, "wrong")
+    assert verifier.verify("GET", TARGET, credentials, NOW_S) == Refused(failed=True)
     proof = {"nonce": new_nonce(verifier, NOW_S), "nc": "00000001", "cnonce": "c", "uri": TARGET}
-    stand_in = ha1("MD5", "", REALM, verifier._dummy)
-    response = digest_response("MD5", stand_in, method="GET", **proof)
+    response = digest_response("MD5", tried[-1], method="GET", **proof)
     header = (
         f'Digest username="{user}", realm="{REALM}", nonce="{proof["nonce"]}", uri="{TARGET}", '
         f'response="{response}", qop=auth, nc=00000001, cnonce="c"'

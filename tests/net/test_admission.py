@@ -147,14 +147,29 @@ async def test_address_of_a_member_is_known_for_an_hour(autojump_clock: trio.tes
         assert doors.cut == ["stranger 0"]
 
 
-async def test_what_is_remembered_is_bounded() -> None:
+async def test_what_is_remembered_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
     admission = Admission()
-    for number in range(3000):
-        peer = Peer(f"10.0.{number >> 8}.{number & 255}", True, None)
-        admission.welcome(peer)
+
+    def begin(peer: Peer) -> bool:
         with admission.admit(peer) as slot:
-            assert slot.begin()
-    assert len(admission._known) == len(admission._tokens) == module.MAX_REMEMBERED
+            return slot.begin()
+
+    def is_known(peer: Peer) -> bool:
+        with admission.admit(peer) as slot:
+            return slot.known
+
+    first, *others = [Peer(f"10.0.{n >> 8}.{n & 255}", True, None) for n in range(module.MAX_REMEMBERED + 1)]
+    while begin(first):
+        pass
+    for peer in others[:-1]:
+        assert begin(peer)
+    assert not begin(first)
+    for peer in others:
+        assert begin(peer)
+    assert begin(first), "what it has spent is forgotten"
+    for peer in (first, *others):
+        admission.welcome(peer)
+    assert [is_known(peer) for peer in (first, *others)] == [False] + [True] * module.MAX_REMEMBERED
     assert admission.taken == 0
 
 
