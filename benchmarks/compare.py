@@ -41,8 +41,6 @@ from benchmarks.bench_farm import VALUE_BYTES, command_line
 from benchmarks.goals import Goals, read_goals, report_goal
 from benchmarks.samples import Load, Sample
 
-__all__ = ["FIGURES", "figures", "markdown"]
-
 OURS, ETCD, PYSYNCOBJ = "garlicfarm", "etcd", "pysyncobj"
 
 Samples = Callable[[int, Sequence[Load]], Awaitable[list[Sample]]]

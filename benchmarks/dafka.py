@@ -31,8 +31,6 @@ from typing import Any
 
 import trio
 
-__all__ = ["main"]
-
 CONTENT = b"x" * 100
 TOPIC, PARTITION = "readings", "0123456789ABCDEF0123456789ABCDEF"
 LIVE_AT_LEAST, STORED_AT_LEAST, STEADY_AT_LEAST, MEMORY_AT_MOST_MB = 0.8, 0.25, 0.8, 100

@@ -31,8 +31,6 @@ from garlicfarm.lab.processes import process_farm
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan
 
-__all__ = ["main"]
-
 AT_LEAST = 0.9
 ENTRY = b"x" * 100
 BATCH, WRITERS = 500, 4

@@ -30,8 +30,6 @@ from benchmarks.bench_farm import cpu_s, percentile
 from benchmarks.samples import Load, Sample
 from garlicfarm.lab.processes import free_ports, terminate
 
-__all__ = ["build_client", "samples", "version"]
-
 GOPATH = "/usr/share/gocode"
 CLIENT_SOURCE = Path(__file__).with_name("etcd_client.go")
 READY_S = 60.0

@@ -11,8 +11,6 @@ from pathlib import Path
 import msgspec
 import msgspec.toml
 
-__all__ = ["GOALS_FILE", "Goal", "Goals", "read_goals", "report_goal"]
-
 GOALS_FILE = Path(__file__).with_name("goals.toml")
 
 

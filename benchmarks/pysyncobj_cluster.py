@@ -28,8 +28,6 @@ from benchmarks.bench_farm import cpu_s, percentile
 from benchmarks.samples import Load, Sample
 from garlicfarm.lab.processes import free_ports, terminate
 
-__all__ = ["samples", "version"]
-
 READY_S = 60.0
 LINE_BYTES = 1 << 16
 

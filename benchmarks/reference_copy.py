@@ -26,8 +26,6 @@ from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["reference_copy"]
-
 STEP_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
 

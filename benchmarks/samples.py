@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["Load", "Sample"]
-
 
 class Load(NamedTuple):
     """``outstanding`` entries of ``size_bytes`` at a time, for ``seconds``; a commit frees the place of the

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from garlicfarm.credentials.certificates import make_certificate
 
-__all__ = ["Yardstick"]
-
 EXCHANGES = 10_000
 REQUEST, RESPONSE = struct.Struct(">BIIQQQQI"), struct.Struct(">BIIQB")
 VALUE = bytes(200)

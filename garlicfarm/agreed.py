@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ALGORITHM_VERSION", "EPOCH_LENGTH", "unknown_algorithm"]
-
 ALGORITHM_VERSION = 2
 """The version of the common algorithm: the validity rule, the score and the fold together. Snapshots record
 it, too."""

@@ -21,21 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-__all__ = [
-    "RAISE",
-    "WAIT_S",
-    "ceiling",
-    "close",
-    "is_shortage",
-    "limit",
-    "patiently",
-    "raise_limit",
-    "required",
-    "reserve",
-    "share",
-    "wanted",
-]
-
 RAISE = "raise it with `ulimit -n`, or LimitNOFILE= in the systemd unit"
 WAIT_S = 1.0  # in the event loop, too
 RESERVED = 16

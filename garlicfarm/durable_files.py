@@ -20,17 +20,6 @@ from pathlib import Path
 from garlicfarm import descriptors
 from garlicfarm.regular_files import open_file
 
-__all__ = [
-    "fsync_path",
-    "give_to_owner",
-    "locked",
-    "make_private_directory",
-    "move_into_place",
-    "owner_of",
-    "replace_file",
-    "write_new_file",
-]
-
 WAIT_S = 10.0  # for a descriptor
 
 

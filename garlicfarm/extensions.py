@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EXTENSIONS", "LEADER_HINT", "PRE_VOTE", "READ_INDEX", "TIMEOUT_NOW"]
-
 PRE_VOTE = "pre-vote"
 TIMEOUT_NOW = "timeout-now"
 READ_INDEX = "read-index"

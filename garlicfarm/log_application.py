@@ -15,8 +15,6 @@ from hashlib import sha256
 from garlicfarm.application import Application
 from garlicfarm.errors import StorageDamaged
 
-__all__ = ["LogApplication"]
-
 _STATE = struct.Struct(">Q32s")
 _PLACE = struct.Struct(">QQ")
 

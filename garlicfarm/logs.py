@@ -26,8 +26,6 @@ from typing import Any, Literal, TextIO
 
 from garlicfarm.printable import printable_json
 
-__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configured", "place_of"]
-
 MAX_CAUSES = 1024
 MAX_WAITING = 1 << 20  # characters
 FLUSH_S = 1.0

@@ -17,8 +17,6 @@ from prometheus_client.registry import Collector
 
 from garlicfarm._version import __version__
 
-__all__ = ["FarmMetrics", "NodeMetrics"]
-
 _ROLES = ("leader", "follower", "candidate")
 _PEER_STATES = ("probe", "replicate", "snapshot", "unreachable")
 _COMMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -6,8 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["FARM_NAME", "FARM_NAME_RULE", "did_you_mean", "is_farm_name"]
-
 FARM_NAME = r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}"
 """The pattern of a farm's name: part of a URL path and a directory's name, so neither ``.`` nor ``..``."""
 

@@ -10,8 +10,6 @@ import msgspec
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["Hops", "Quantity", "Settings", "collect_problems", "setting"]
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plugin's table, in which no other keys may be."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable", "printable_json"]
-
 _SUSPECT = re.compile(r"[^ -~]")
 
 

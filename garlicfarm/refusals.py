@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Refusal"]
-
 
 class Refusal(StrEnum):
     """A reason to refuse a proposal, a read or a change of the members. Its value is the word that programs

@@ -16,8 +16,6 @@ from typing import BinaryIO
 
 from garlicfarm import descriptors
 
-__all__ = ["IrregularFile", "check_regular", "open_file", "read_file", "read_text", "reading"]
-
 _OTHERS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",

@@ -12,8 +12,6 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.publisher import KeyReport, PublisherSite
 from garlicfarm.transport import Endpoint
 
-__all__ = ["ServiceKeys", "check_target", "parse_target"]
-
 CONNECT_TIMEOUT_S = 5.0
 
 

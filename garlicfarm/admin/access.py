@@ -22,8 +22,6 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
 
-__all__ = ["LOGGED_IN", "Authenticator"]
-
 LOGGED_IN = "garlicfarm.logged_in"
 """Key in the state of a request's scope: a function of the server, called with each `Login` on the
 connection."""

@@ -55,8 +55,6 @@ from garlicfarm.feed import binary_format, lines
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ClusterServer, ValueType
 
-__all__ = ["create_app"]
-
 MAX_LIMIT = 20_000
 DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from garlicfarm.credentials.users import UserStore
     from garlicfarm.metrics import NodeMetrics
 
-__all__ = ["FarmView", "NodeView", "RankingsView"]
-
 
 class RankingsView(Protocol):
     """Rankings of a farm that queries store at this node: the newest of each. A call that is cancelled may or

@@ -43,8 +43,6 @@ from garlicfarm.errors import GarlicFarmError, NotLeader
 from garlicfarm.publishing.publication import expiry_problem, sight
 from garlicfarm.publishing.ranking import reason
 
-__all__ = ["Dashboard"]
-
 SHOWN = 25
 
 HEADERS = {

@@ -24,8 +24,6 @@ from garlicfarm.publishing.entries import Administrative, Note, parse_entry
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["KEPT", "Curve", "History", "Line", "Plot", "plot"]
-
 KEPT = 300
 PIECE_BYTES = 64 << 10
 MAX_TEXT = 200

@@ -7,18 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-__all__ = [
-    "Health",
-    "events",
-    "feed_problems",
-    "feed_word",
-    "judge",
-    "publishing",
-    "quorum_loss",
-    "ranking_word",
-    "utc",
-]
-
 Health = Literal["healthy", "degraded", "no-quorum"]
 
 

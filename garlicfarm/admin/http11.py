@@ -34,8 +34,6 @@ from garlicfarm.admin.websocket import WebSocketServer
 from garlicfarm.credentials.users import Login
 from garlicfarm.transport import AdmissionSlot, Stage
 
-__all__ = ["AsgiApp", "HttpServer"]
-
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 

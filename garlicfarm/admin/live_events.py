@@ -43,8 +43,6 @@ from garlicfarm.feed.events import (
 )
 from garlicfarm.raft.types import Entry
 
-__all__ = ["Form", "Lines", "LiveEvents", "Records", "ServerSentEvents", "Watcher"]
-
 PIECE_BYTES = 256 << 10
 HELD_BYTES = 4 << 20
 LOOK_S = 1.0

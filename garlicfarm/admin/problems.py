@@ -26,8 +26,6 @@ from garlicfarm.errors import (
     RankingNotStored,
 )
 
-__all__ = ["Problem", "problem_of"]
-
 
 class Problem(Exception):
     """An error answer to a request; raised by endpoints, sent by the app.

@@ -20,8 +20,6 @@ from garlicfarm.admin.responses import Pieces, farm_headers, json_answer
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["MAX_NUMBER", "Rankings", "checked_name"]
-
 T = TypeVar("T")
 
 STORE_DEADLINE_S = 30.0

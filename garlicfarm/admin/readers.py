@@ -21,8 +21,6 @@ from garlicfarm.admin.rankings import MAX_NUMBER, checked_name
 from garlicfarm.admin.requests import number
 from garlicfarm.admin.responses import json_answer
 
-__all__ = ["EXPIRY_S", "MAX_READERS", "Readers"]
-
 EXPIRY_S = 600.0
 MAX_READERS, MAX_OF_USER = 64, 16
 """of a farm; of one user there"""

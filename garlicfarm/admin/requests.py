@@ -13,8 +13,6 @@ from starlette.requests import HTTPConnection, Request
 
 from garlicfarm.admin.problems import Problem
 
-__all__ = ["MAX_ENTRY_BYTES", "drain", "flag", "number", "parse_number", "read_body", "read_json"]
-
 MAX_ENTRY_BYTES = 1 << 20
 BODY_DEADLINE_S = 30.0
 

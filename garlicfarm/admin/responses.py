@@ -15,17 +15,6 @@ from starlette.types import Receive, Scope, Send
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.errors import FellBehind, OutcomeUnknown
 
-__all__ = [
-    "COMMIT_DEADLINE_S",
-    "MAX_WRITE_BYTES",
-    "Pieces",
-    "Streamed",
-    "commit_deadline",
-    "farm_headers",
-    "json_answer",
-    "wait_for_disconnect",
-]
-
 MAX_WRITE_BYTES = 256 << 10
 COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 

@@ -39,8 +39,6 @@ from garlicfarm.transport import AdmissionSlot, Peer, network_of
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp, HttpServer
 
-__all__ = ["serve"]
-
 MAX_CONNECTIONS = 128  # that are not logged in
 PER_ADDRESS = 64
 PER_USER = 64

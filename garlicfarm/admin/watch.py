@@ -27,8 +27,6 @@ from garlicfarm.errors import Compacted, FellBehind, StorageError
 from garlicfarm.feed import binary_format
 from garlicfarm.feed.events import KINDS
 
-__all__ = ["SEND_RAW", "Watch"]
-
 SEND_RAW = "garlicfarm.send_raw"
 """Key in the state of a request's scope: a function of the server, which sends frames of an open WebSocket as
 they are."""

@@ -14,8 +14,6 @@ import trio
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, Ping, Pong
 
-__all__ = ["WebSocketServer"]
-
 PIECE_BYTES = 1024
 REST_S = 0.1
 """From one piece to the next."""

@@ -19,8 +19,6 @@ from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
 from garlicfarm.cli.say import say
 
-__all__ = ["main", "run"]
-
 COMMANDS = {
     "Start": {
         "lab": "garlicfarm.cli.lab:lab",

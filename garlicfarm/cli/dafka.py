@@ -17,8 +17,6 @@ from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put
 
-__all__ = ["dafka", "mesh_options", "plugin", "run_role"]
-
 _T = TypeVar("_T")
 
 

@@ -19,8 +19,6 @@ from garlicfarm.cli.dafka import mesh_options, plugin, run_role
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.printable import printable_json
 
-__all__ = ["consume", "record_line"]
-
 LAST_LINES_S = 1.0
 """How long a command that is told to end waits for the lines that it is printing, to save that they are."""
 

@@ -11,8 +11,6 @@ from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.dafka import plugin
 from garlicfarm.cli.say import put
 
-__all__ = ["keys"]
-
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _ROLES = ["tower", "producer", "consumer", "store"]
 

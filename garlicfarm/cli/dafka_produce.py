@@ -16,8 +16,6 @@ from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import say
 
-__all__ = ["produce"]
-
 
 @click.command(
     cls=Command,

@@ -27,8 +27,6 @@ from garlicfarm.cli.rank_screen import viewer
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["only_farm", "plugin", "rank"]
-
 TRIGGER_MS = 5_000
 _GIVEN = click.core.ParameterSource.COMMANDLINE
 

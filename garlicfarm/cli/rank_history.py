@@ -11,8 +11,6 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.rank import plugin
 
-__all__ = ["history"]
-
 
 @click.command(cls=Command, examples=["garlicfarm rank history rankings --by hour"])
 @click.argument("directory", type=click.Path(file_okay=False))

@@ -14,8 +14,6 @@ from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.rank import plugin
 from garlicfarm.cli.rank_options import conf_option
 
-__all__ = ["inspect"]
-
 _POLICY = ("interval_ms", "R", "margin", "lifetime_ms")
 """The part of the policy that a table shows."""
 

@@ -11,8 +11,6 @@ import click
 from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["conf_option", "master_option", "parse_address", "parse_farms", "parse_sink", "parse_trigger"]
-
 LONGEST_TRIGGER_MS = 3_600_000
 
 

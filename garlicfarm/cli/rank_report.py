@@ -11,8 +11,6 @@ from garlicfarm.cli.rank import plugin
 from garlicfarm.cli.say import say
 from garlicfarm.errors import ConfigError
 
-__all__ = ["report"]
-
 
 @click.command(cls=Command, examples=["garlicfarm rank report rankings --html report.html"])
 @click.argument("directory", type=click.Path(file_okay=False))

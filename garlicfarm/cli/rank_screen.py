@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-__all__ = ["Lines", "Screen", "viewer"]
-
 
 @contextmanager
 def viewer(came: Callable[[], None], *, quiet: bool) -> Iterator[Lines | Screen]:

@@ -17,8 +17,6 @@ from garlicfarm.cli.options import Options, print_json, print_rows, shared_optio
 from garlicfarm.cli.rank import only_farm, plugin
 from garlicfarm.cli.say import put, say
 
-__all__ = ["whatif"]
-
 LIVE = "live"
 
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.events import EventStream
     from garlicfarm.raft.types import Entry
 
-__all__ = ["AdminClient", "Page", "client_of"]
-
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16

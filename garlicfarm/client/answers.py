@@ -30,8 +30,6 @@ from garlicfarm.errors import (
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
 
-__all__ = ["Answer", "certificate_error", "failure", "leader_address", "refusal"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

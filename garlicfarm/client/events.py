@@ -62,8 +62,6 @@ from garlicfarm.net.link import Backoff
 from garlicfarm.net.tcp import WrappedStream
 from garlicfarm.wire import Limits
 
-__all__ = ["EventStream"]
-
 CONNECT_S = 5.0
 PING_S = 20.0
 PONG_S = 10.0

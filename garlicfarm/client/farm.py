@@ -38,8 +38,6 @@ from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encoded_size
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
-__all__ = ["FarmClient", "open_farm_client"]
-
 REDIRECT_PAUSE_S = 0.05
 PATIENCE = 0.05
 """The share of a post's time after which another server is asked where no connection is up yet"""

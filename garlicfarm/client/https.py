@@ -22,8 +22,6 @@ from garlicfarm.client.answers import Answer
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.http.digest import ChallengeCache
 
-__all__ = ["CONNECT_ERRORS", "TIMEOUTS", "TRANSPORT_ERRORS", "HttpsClient", "StreamedAnswer"]
-
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = (
     90.0  # for each piece: longer than a linearizable long poll, and than a node waits for a commit

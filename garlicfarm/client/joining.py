@@ -35,8 +35,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["NotYet", "ask_to_join"]
-
 MAX_SERVERS = 16
 """How many servers to ask, one after another, in search of the leader."""
 

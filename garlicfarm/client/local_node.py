@@ -23,15 +23,6 @@ from garlicfarm.transport import Endpoint
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = [
-    "admin_url",
-    "check_data_directory",
-    "from_config",
-    "local_node",
-    "node_pin",
-    "remote_admin_url",
-]
-
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address on this machine of a listener that is bound to all addresses."""
 

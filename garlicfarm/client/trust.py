@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import check_regular
 
-__all__ = ["NodeAccess", "client_tls", "node_address", "pin_digest"]
-
 _PIN = re.compile(r"sha256(?::([0-9A-Fa-f]{64})|-([A-Za-z0-9_-]{43}))")
 
 

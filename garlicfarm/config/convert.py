@@ -13,8 +13,6 @@ from garlicfarm.config.model import OptionalPath, Origin, OtherKeys
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import did_you_mean
 
-__all__ = ["Converter", "Sources", "is_list", "join", "other_keys", "section_type", "unknown_key"]
-
 Sources = dict[str, str]
 """Key path (``farm[0].raft.heartbeat_s``) to the source of its value. Values without an entry come from the
 file."""

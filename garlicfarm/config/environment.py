@@ -24,8 +24,6 @@ from garlicfarm.config.convert import Sources, is_list, join, other_keys, sectio
 from garlicfarm.config.model import Document, PluginTable, PluginTables
 from garlicfarm.config.toml import parse_toml
 
-__all__ = ["NoSuchKey", "assign", "override"]
-
 PREFIX = "GARLICFARM_"
 
 

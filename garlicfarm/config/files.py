@@ -17,8 +17,6 @@ from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import read_text
 
-__all__ = ["FILE_NAME", "check", "find_config", "load", "parse", "read", "rewrite"]
-
 FILE_NAME = "garlicfarm.toml"
 
 

@@ -19,8 +19,6 @@ from garlicfarm.config.toml import to_toml
 from garlicfarm.errors import ConfigError
 from garlicfarm.printable import printable
 
-__all__ = ["OWN", "export", "fill"]
-
 OWN = re.compile(r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)")
 """Keys of values that no two nodes share."""
 

@@ -8,8 +8,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["MAX_DEPTH", "parse_toml", "to_toml"]
-
 MAX_DEPTH = 32
 """Of tables and lists in a document: ours need five levels, a plugin's table some more."""
 

@@ -17,8 +17,6 @@ from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError, StorageError
 from garlicfarm.regular_files import read_file
 
-__all__ = ["make_certificate", "pin_of", "pin_of_file"]
-
 _VALIDITY = timedelta(days=3650)
 _PEM = re.compile(rb"-----BEGIN ((?:X509 )?CERTIFICATE)-----\s(.*?)-----END \1-----", re.DOTALL)
 

@@ -27,8 +27,6 @@ from garlicfarm.i2p.keys import DestinationKeys, decode_private_key
 from garlicfarm.i2p.offline_signature import OfflineSignature
 from garlicfarm.i2p.session_options import PURPOSES, Purpose
 
-__all__ = ["create_keys", "read_keys", "write_bundle"]
-
 _SCHEMA = "garlicfarm.bundle/1"
 
 

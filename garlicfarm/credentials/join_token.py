@@ -20,8 +20,6 @@ from garlicfarm.config.model import Algorithms, Count, DialUrl, Name, NodeId, Pr
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
 
-__all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
-
 _LAST_DATE_S = 253_402_300_799  # of the year 9999
 _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 

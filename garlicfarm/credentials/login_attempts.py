@@ -20,8 +20,6 @@ from garlicfarm.http.digest import Refused, Verified, parse_header
 from garlicfarm.http.upgrade import Verifier
 from garlicfarm.transport import Peer, network_of, site_of
 
-__all__ = ["LONGEST_DELAY_S", "LoginAttempts"]
-
 LONGEST_DELAY_S = 5.0
 _FIRST_DELAY_S = 0.25
 _FORGIVEN_AFTER_S = 900.0

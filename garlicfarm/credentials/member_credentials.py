@@ -18,14 +18,6 @@ from garlicfarm.credentials.private_files import read_private_file, write_privat
 from garlicfarm.errors import ConfigError, LocalProtocolError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
-__all__ = [
-    "MAX_MEMBER_ID",
-    "member_lookup",
-    "member_password",
-    "read_secret_file",
-    "write_secret_file",
-]
-
 MAX_MEMBER_ID = 2**31 - 1
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}=?")

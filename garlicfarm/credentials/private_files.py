@@ -10,8 +10,6 @@ from garlicfarm.durable_files import owner_of, write_new_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.regular_files import reading
 
-__all__ = ["read_private_bytes", "read_private_file", "write_private_file"]
-
 
 def read_private_file(path: Path) -> str:
     """The text of a file that holds a secret.

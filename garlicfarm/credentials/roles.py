@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = ["ROLES", "UserRole", "includes"]
-
 UserRole = Literal["reader", "writer", "admin"]
 ROLES: tuple[UserRole, ...] = get_args(UserRole)
 """What a user may do; each role includes those before it."""

@@ -26,8 +26,6 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 from garlicfarm.logs import EventLogger
 
-__all__ = ["LOCAL_USER", "Login", "User", "UserStore", "is_name"]
-
 LOCAL_USER = "local"
 """The user whose password the node made for commands on its own machine."""
 

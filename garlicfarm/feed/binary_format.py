@@ -15,8 +15,6 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["HEAD_BYTES", "MEDIA_TYPE", "RecordDecoder", "encode_records", "encode_values"]
-
 MEDIA_TYPE = "application/vnd.garlicfarm.entries"
 _HEAD = struct.Struct(">QQBI")
 HEAD_BYTES = _HEAD.size

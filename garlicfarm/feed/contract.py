@@ -17,8 +17,6 @@ from garlicfarm.feed.source import EntrySource
 if TYPE_CHECKING:
     import trio
 
-__all__ = ["Feed", "FeedSite", "FeedSource"]
-
 
 class FeedSite(msgspec.Struct, frozen=True, kw_only=True):
     """Where a feed works: the farm, the node's id, the feed's ``name`` (no other feed of the farm here has

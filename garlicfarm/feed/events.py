@@ -20,24 +20,6 @@ from garlicfarm.feed.binary_format import RecordDecoder
 from garlicfarm.feed.lines import EntryLine, entry_line
 from garlicfarm.raft.types import Entry
 
-__all__ = [
-    "KINDS",
-    "EntryEvent",
-    "Event",
-    "HealthEvent",
-    "LeaderEvent",
-    "MemberAddress",
-    "MembersEvent",
-    "PositionEvent",
-    "PublisherEvent",
-    "StandingEvent",
-    "decode_entries",
-    "decode_events",
-    "encode_entry",
-    "encode_event",
-    "kind_of",
-]
-
 
 class _EntryObject(EntryLine, frozen=True, tag_field="kind", tag="entry"):
     """A committed entry, as a line of the log has it."""

@@ -15,8 +15,6 @@ from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["MEDIA_TYPE", "EntryLine", "decode_lines", "encode_lines", "entry_line"]
-
 MEDIA_TYPE = "application/jsonl"
 
 

@@ -14,8 +14,6 @@ import trio
 
 from garlicfarm.raft.types import Entry
 
-__all__ = ["EntryReader", "PageReader", "reader_limiter"]
-
 
 class EntryReader(Protocol):
     """The stored log of one farm, read by blocking calls: `garlicfarm.storage.LogReader`."""

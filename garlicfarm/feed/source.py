@@ -8,8 +8,6 @@ from typing import Protocol, Self
 from garlicfarm.errors import Compacted, FellBehind
 from garlicfarm.raft.types import Entry
 
-__all__ = ["EntrySource", "EntryStream"]
-
 
 class EntrySource(Protocol):
     """One farm as a feed reads it, at any member."""

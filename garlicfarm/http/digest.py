@@ -21,21 +21,6 @@ from typing import Final
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "ALGORITHMS",
-    "NONCE_LIFETIME_S",
-    "REALM",
-    "Authorization",
-    "Challenge",
-    "ChallengeCache",
-    "DigestVerifier",
-    "Refused",
-    "Verified",
-    "digest_response",
-    "ha1",
-    "parse_header",
-]
-
 REALM = "restricted"
 """The realm of every farm and node. Stored HA1s depend on it, and it reveals nothing to strangers (D3)."""
 

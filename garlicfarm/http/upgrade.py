@@ -40,18 +40,6 @@ from garlicfarm.http.digest import (
 )
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = [
-    "HEADER_LIMIT",
-    "Accepted",
-    "FarmCredentials",
-    "Initiator",
-    "NewStream",
-    "Rejected",
-    "Responder",
-    "Verifier",
-    "farm_target",
-]
-
 HEADER_LIMIT = 16384
 """The largest size of request line or status line and headers together, in bytes."""
 

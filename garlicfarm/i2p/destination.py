@@ -24,17 +24,6 @@ from garlicfarm.i2p.encoding import decode
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = [
-    "DESTINATION_BYTES",
-    "FILLER_BYTES",
-    "check_signature",
-    "decode_destination",
-    "destination_hash",
-    "make_destination",
-    "signing_key",
-    "split_destination",
-]
-
 DESTINATION_BYTES = 391
 """Of a destination with an Ed25519 key."""
 FILLER_BYTES = 256 + 96

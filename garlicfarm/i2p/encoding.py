@@ -12,8 +12,6 @@ import base64
 import binascii
 from hashlib import sha256
 
-__all__ = ["b32_address", "decode", "decode_hash", "encode"]
-
 _TO_I2P = bytes.maketrans(b"+/", b"-~")
 _FROM_I2P = bytes.maketrans(b"-~", b"+/")
 

@@ -42,33 +42,6 @@ import msgspec
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "LEASE_SET_2",
-    "MAX_BODY_BYTES",
-    "META_LEASE_SET",
-    "PROTOCOL_BYTE",
-    "SESSION_CREATED",
-    "SESSION_DESTROYED",
-    "SESSION_INVALID",
-    "SESSION_REFUSED",
-    "SESSION_UPDATED",
-    "Disconnect",
-    "Message",
-    "MessageDecoder",
-    "MessagePayload",
-    "RequestLeaseSet",
-    "SessionStatus",
-    "SetDate",
-    "TunnelLease",
-    "UnknownMessage",
-    "encode_create_lease_set2",
-    "encode_create_session",
-    "encode_destroy_session",
-    "encode_get_date",
-    "encode_reconfigure_session",
-    "encode_send_message",
-]
-
 PROTOCOL_BYTE = b"\x2a"
 MAX_BODY_BYTES = 65_535
 

@@ -31,8 +31,6 @@ from garlicfarm.i2p.session_configuration import (
 )
 from garlicfarm.i2p.session_options import PURPOSES, Purpose, has_options_of, session_options
 
-__all__ = ["DestinationKeys", "decode_private_key", "make_bundle"]
-
 _ENCRYPTION_BYTES = 256
 _SEED_BYTES = 32
 _LONG_TERM_BYTES = _ENCRYPTION_BYTES + _SEED_BYTES

@@ -28,21 +28,6 @@ import msgspec
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, signer
 
-__all__ = [
-    "MAX_LEASES",
-    "Lease",
-    "LeaseSet",
-    "MetaLease",
-    "MetaLeaseSet",
-    "decode_lease_set",
-    "decode_meta_lease_set",
-    "encode_lease_set",
-    "encode_meta_lease_set",
-    "encode_meta_leases",
-    "verify_lease_set",
-    "verify_meta_lease_set",
-]
-
 MAX_LEASES = 16
 
 _HEADER = struct.Struct(">IHH")

@@ -23,8 +23,6 @@ from garlicfarm.i2p.destination import check_signature, signing_key
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["OFFLINE_BYTES", "OfflineSignature", "sign_offline", "signer"]
-
 OFFLINE_BYTES = 102
 
 _SIGNED = struct.Struct(">IH32s")

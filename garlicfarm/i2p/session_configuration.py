@@ -20,13 +20,6 @@ import msgspec
 
 from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
 
-__all__ = [
-    "SessionConfiguration",
-    "decode_session_configuration",
-    "encode_session_configuration",
-    "verify_session_configuration",
-]
-
 _DATE_BYTES = 8
 _SIGNATURE_BYTES = 64
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = ["PURPOSES", "Purpose", "has_options_of", "session_options", "tunnel_options"]
-
 Purpose = Literal["meta", "standby", "active"]
 """``meta``: the session of the Meta LeaseSet. ``standby``, ``active``: that of a service, before and while it
 is published."""

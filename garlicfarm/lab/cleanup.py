@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["MARK", "lock_holder", "processes_of"]
-
 MARK = "GARLICFARM_LAB"
 """The variable that names the lab's directory to its processes."""
 REST_S = 0.05

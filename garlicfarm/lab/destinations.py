@@ -8,8 +8,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 
-__all__ = ["simulated_destination"]
-
 
 def simulated_destination(seed: int) -> bytes:
     """A destination of 391 bytes with a real Ed25519 key, the same for the same ``seed``."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from garlicfarm.lab import cleanup
 
-__all__ = ["lab_directory"]
-
 
 @contextmanager
 def lab_directory() -> Iterator[Path]:

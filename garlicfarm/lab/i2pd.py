@@ -44,18 +44,6 @@ from garlicfarm.lab.i2pd_files import (
 )
 from garlicfarm.setup.i2p_tunnel import b32_address
 
-__all__ = [
-    "I2pdNetwork",
-    "I2pdRouter",
-    "check_programs",
-    "i2pd_network",
-    "i2pd_program",
-    "i2pd_restarted",
-    "in_private_network",
-    "make_i2pd",
-    "reexec_in_private_network",
-]
-
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}

@@ -16,21 +16,6 @@ from garlicfarm.i2p.destination import split_destination
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
-__all__ = [
-    "CERTIFICATE",
-    "CONTROL_PORT",
-    "ClientTunnel",
-    "RouterPlan",
-    "arguments",
-    "configure",
-    "has_keys",
-    "i2cp_port",
-    "introduce",
-    "leaf_of",
-    "proxy_port",
-    "sam_port",
-]
-
 CONTROL_PORT = 7650
 I2CP_PORT, SAM_PORT = 7654, 7656
 PORTS_APART = 10

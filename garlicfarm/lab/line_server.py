@@ -10,8 +10,6 @@ from subprocess import PIPE
 
 import trio
 
-__all__ = ["LineServer", "line_server", "startup_error"]
-
 ANSWER_S = 20.0
 
 

@@ -25,11 +25,10 @@ import trio
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.errors import UnreachableError
 from garlicfarm.lab.cleanup import lock_holder
-from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MadeFarm, MemberPlan, create_farm
-
-__all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm", "terminate"]
+from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0

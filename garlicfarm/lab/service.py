@@ -26,20 +26,6 @@ from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.site import Fetch, serve_site
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
-__all__ = [
-    "FLOODFILLS",
-    "KEYS",
-    "Leases",
-    "Service",
-    "elected_service",
-    "i2cp_service",
-    "i2cp_table",
-    "router_table",
-    "sam_table",
-    "server_plan",
-    "service_network",
-]
-
 FLOODFILLS = 4
 KEYS = "site.dat"
 INTERVAL_MS = 5_000

@@ -14,8 +14,6 @@ import trio
 
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
 
-__all__ = ["Client", "Fetch", "fetch", "serve_site"]
-
 INTERVAL_S = 1.0
 TIMEOUT_S = 6.0
 """As long as a client waits for one answer. A stream to a router that has died gets none at all."""

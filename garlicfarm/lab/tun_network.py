@@ -34,8 +34,6 @@ import msgspec
 
 from garlicfarm.lab.line_server import LineServer, line_server, startup_error
 
-__all__ = ["LinkFaults", "Network", "address", "network", "raise_loopback", "why_unavailable"]
-
 _COMMAND = (sys.executable, "-m", "garlicfarm.lab.tun_network")
 _NEWNET = 0x40000000
 _SIOCSIFFLAGS, _UP = 0x8914, 1

@@ -23,8 +23,6 @@ import trio
 
 from garlicfarm.transport import AdmissionSlot, Peer, Stage, network_of
 
-__all__ = ["PER_ADDRESS", "SLOTS", "Admission", "HeldSlot"]
-
 SLOTS = 512
 PER_ADDRESS = 64
 KNOWN_FOR_S = 3600.0

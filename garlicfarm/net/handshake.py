@@ -23,17 +23,6 @@ from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Reject
 from garlicfarm.net.admission import Admission
 from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Stage, Transport
 
-__all__ = [
-    "DialCredentials",
-    "Established",
-    "FarmCredentials",
-    "HandshakeLimiter",
-    "dial",
-    "initiate",
-    "respond",
-    "without_handshake",
-]
-
 _CHUNK = 4096
 _LINGER_S = 1.0
 _LINGER_BYTES = 65536

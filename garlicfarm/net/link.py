@@ -30,8 +30,6 @@ from garlicfarm.net.sender import Sender
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import EXTENSION_OF, MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "LinkConfig", "RpcClient", "close"]
-
 CONNECTION_ERRORS = (
     TransportError,
     RemoteProtocolError,

@@ -39,8 +39,6 @@ from garlicfarm.errors import (
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
-__all__ = ["SamConnection", "SamRefused", "SamSession", "open_sam", "parse_reply", "sam_endpoint"]
-
 MAX_LINE_BYTES = 8192
 MAX_QUOTED_CHARACTERS = 100
 END_TIMEOUT_S = 5.0

@@ -21,8 +21,6 @@ from typing import NoReturn
 
 import trio
 
-__all__ = ["SEND_NOW_BYTES", "Sender"]
-
 SEND_NOW_BYTES = 1 << 15
 """More than that is sent by the task, which waits until the peer has room for it."""
 

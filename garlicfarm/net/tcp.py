@@ -18,8 +18,6 @@ from garlicfarm.errors import TransportError
 from garlicfarm.logs import EventLogger
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["WrappedStream", "check_loopback", "serve_listeners", "serve_tcp", "server_tls"]
-
 CLOSE_TIMEOUT_S = 2.0
 PAUSE_S = 0.1
 _OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}

@@ -18,8 +18,6 @@ import trio
 
 from garlicfarm.wire import LARGE_RECEIVE_BYTES, RECEIVE_BYTES
 
-__all__ = ["TlsStream"]
-
 RECORD_BYTES = 16_384
 """The most plaintext of one record (RFC 8446, 5.1): a buffer for more would be made and cut for each."""
 FLUSH_BYTES = 262_144

@@ -22,8 +22,6 @@ from garlicfarm.storage import RankingStore
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
 
-__all__ = ["FarmAdminView"]
-
 
 class FarmAdminView(CommittedEntries):
     """Implements `garlicfarm.admin.contract.FarmView`. ``directory``: where it keeps the rankings of

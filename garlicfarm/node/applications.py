@@ -15,8 +15,6 @@ from garlicfarm.names import did_you_mean
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.plugins import APPLICATIONS, list_plugins, load_plugin
 
-__all__ = ["BUILT_IN", "ApplicationFactory", "check_applications", "find_applications"]
-
 ApplicationFactory = Callable[[str], Application]
 
 BUILT_IN: Mapping[str, ApplicationFactory] = MappingProxyType(

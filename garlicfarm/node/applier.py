@@ -21,8 +21,6 @@ from garlicfarm.storage import Snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ClusterServer, ValueType
 
-__all__ = ["Applier"]
-
 
 class Applier:
     """Applies the entries of one farm, and takes and restores snapshots of its application."""

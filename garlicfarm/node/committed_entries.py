@@ -10,8 +10,6 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.store import Store
 from garlicfarm.raft import Entry
 
-__all__ = ["CommittedEntries"]
-
 
 class CommittedEntries:
     """Implements `garlicfarm.feed.source.EntrySource`."""

@@ -24,8 +24,6 @@ from garlicfarm.raft import RaftConfig, RawNode, Role, SnapshotMeta, Storage
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["SLICE_S", "CoreInbox", "LostLeader"]
-
 SLICE_S = 0.005
 """How long entries are checked, and applied, in one turn."""
 

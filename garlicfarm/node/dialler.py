@@ -16,8 +16,6 @@ from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.transports import Transports
 from garlicfarm.transport import Endpoint, Peer
 
-__all__ = ["dial_member"]
-
 
 async def dial_member(
     transports: Transports,

@@ -13,8 +13,6 @@ import trio
 
 from garlicfarm.errors import DiskHangs
 
-__all__ = ["DiskWatch"]
-
 TICKS = 10
 
 

@@ -13,8 +13,6 @@ from garlicfarm.node.store import Store
 from garlicfarm.raft import SnapshotMeta
 from garlicfarm.storage.log_index import LogIndex
 
-__all__ = ["Epochs"]
-
 
 def _index(meta: SnapshotMeta) -> int:
     return meta.index

@@ -11,8 +11,6 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.wire.messages import Response
 
-__all__ = ["Hindrances"]
-
 LOG_EVERY_S = 60.0
 REFUSALS = 2
 """So many refused snapshots in a row are no accident of the transmission."""

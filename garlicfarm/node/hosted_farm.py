@@ -22,9 +22,10 @@ from garlicfarm.errors import ConfigError, Removed
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.handshake import DialCredentials, FarmCredentials
+from garlicfarm.net.handshake import DialCredentials
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.dialler import dial_member
 from garlicfarm.node.epochs import Epochs
@@ -44,8 +45,6 @@ from garlicfarm.storage import (
     keep_leave_order,
 )
 from garlicfarm.transport import Endpoint
-
-__all__ = ["HostedFarm", "NodeParts", "open_farm"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,6 @@ from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.store import Store
 from garlicfarm.plugins import make_feed
 
-__all__ = [
-    "FIRST_WAIT_S",
-    "LONGEST_WAIT_S",
-    "STALL_S",
-    "HostedFeed",
-    "NodeFeedSource",
-    "check_retention",
-    "make_feeds",
-]
-
 State = Literal["starting", "running", "failed"]
 
 FIRST_WAIT_S = 0.5

@@ -27,8 +27,6 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
-__all__ = ["IncomingRequests"]
-
 POSTS_AT_ONCE = 64
 """How many posts of one connection are checked before another one has its turn."""
 

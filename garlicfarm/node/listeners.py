@@ -12,11 +12,11 @@ import trio
 from garlicfarm.config import ListenerSection
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, OutcomeUnknown, first_error
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.logs import EventLogger, place_of
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import (
     Established,
-    FarmCredentials,
     HandshakeLimiter,
     respond,
     without_handshake,
@@ -26,8 +26,6 @@ from garlicfarm.node.hosted_farm import HostedFarm
 from garlicfarm.node.session import Principal
 from garlicfarm.node.transports import Transports
 from garlicfarm.transport import Endpoint, Peer, listener_problems
-
-__all__ = ["Listeners"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 SESSIONS_PER_USER = 16

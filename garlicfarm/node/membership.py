@@ -47,8 +47,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Membership"]
-
 NOTIFY_EVERY_S = 60.0
 ASK_AGAIN_S = 0.05
 

@@ -32,8 +32,6 @@ from garlicfarm.wire.messages import Configuration
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp
 
-__all__ = ["Node", "serve"]
-
 
 async def serve(
     config: Config,

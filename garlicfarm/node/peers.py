@@ -19,8 +19,6 @@ from garlicfarm.net.link import Backoff, Link, LinkConfig, RpcClient
 from garlicfarm.wire import RequestEncoder
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
-__all__ = ["PeerEvents", "PeerTimings", "Peers"]
-
 SAMPLES = 100
 LIMIT_SHARE = 0.25
 SLOW_AGAIN_S = 3600.0

@@ -28,8 +28,6 @@ from garlicfarm.raft import LogPosition, Storage
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
-__all__ = ["Proposal", "Proposals", "origin_now"]
-
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
 PAGE_BYTES = 1 << 20

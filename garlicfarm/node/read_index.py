@@ -11,8 +11,6 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.refusals import Refusal
 
-__all__ = ["ReadIndexRequests"]
-
 MAX_PENDING_READS = 4096
 
 

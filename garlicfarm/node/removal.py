@@ -16,8 +16,6 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.refusals import Refusal
 
-__all__ = ["Removal"]
-
 
 class _Order(Enum):
     """The leader's order to leave."""

@@ -35,8 +35,6 @@ from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 
-__all__ = ["Replica", "ReplicaHost"]
-
 
 class ReplicaHost(msgspec.Struct, frozen=True):
     """The node's services for one of its replicas.

@@ -18,8 +18,6 @@ from garlicfarm.node.applier import Applier
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.storage import SNAPSHOTS, LogStore, Writer, remove_snapshots, write_snapshot
 
-__all__ = ["Retention"]
-
 CHECK_S = 5.0
 KEPT_SNAPSHOTS = 2  # the older one is used if the newer one is damaged
 

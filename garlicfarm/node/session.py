@@ -30,8 +30,6 @@ from garlicfarm.wire.messages import (
     Response,
 )
 
-__all__ = ["PendingResponse", "Principal", "RequestReceiver", "Session"]
-
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
 ENTRY_OVERHEAD_BYTES = 128  # memory of an entry beside its value

@@ -11,8 +11,6 @@ from garlicfarm.raft import Persist, SnapshotMeta, Storage
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["MakeWriter", "Store", "StoreWriter"]
-
 
 class Store(Storage, Protocol):
     """The read side: `garlicfarm.storage.LogStore`, or a store in memory."""

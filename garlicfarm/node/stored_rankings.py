@@ -22,8 +22,6 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.storage import RankingStore
 
-__all__ = ["REMEMBERED", "WATCHED_S", "StoredRankings"]
-
 T = TypeVar("T")
 
 REMEMBERED = 1024

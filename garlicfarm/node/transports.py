@@ -14,8 +14,6 @@ from garlicfarm.net.admission import PER_ADDRESS, SLOTS, Admission
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Peer, Transport
 
-__all__ = ["Transports"]
-
 HARMLESS = {
     "stale",  # after a restart of this node, clients first use an old nonce, then log in again
     "timeout",  # a port scan sends nothing

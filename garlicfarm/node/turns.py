@@ -17,8 +17,6 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.raft import Ready
 
-__all__ = ["Turns"]
-
 STALL_S = 0.05
 BUSY_SHARE = 6  # time for all other work, per time spent sending to members far behind
 

@@ -38,18 +38,6 @@ from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig,
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.validation import at, checker
 
-__all__ = [
-    "ACTIONS",
-    "MAX_BY_CHARS",
-    "Admin",
-    "LifetimeMs",
-    "Margin",
-    "Percent",
-    "check_arguments",
-    "check_by",
-    "parse_admin",
-]
-
 MAX_BY_CHARS = 64
 
 

@@ -8,8 +8,6 @@ from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, c
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 
-__all__ = ["check_entry", "check_posted", "check_state"]
-
 YEAR_2020_MS = 1_577_836_800_000
 TEN_YEARS_MS = 315_576_000_000
 _DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application log takes any bytes"

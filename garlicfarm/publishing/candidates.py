@@ -7,8 +7,6 @@ from bisect import bisect_left, insort
 
 import msgspec
 
-__all__ = ["Candidate", "Candidates"]
-
 _GROUPS = 4
 """Of point 5. Those of members that report ``meta.publishing`` come before those of the others."""
 

@@ -12,30 +12,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-__all__ = [
-    "MAX_INTERVAL_MS",
-    "MAX_LEASE_SET_BYTES",
-    "MAX_TRANSIENTS",
-    "MIN_INTERVAL_MS",
-    "Bandwidth",
-    "ConnectTest",
-    "DestinationStatus",
-    "Floodfills",
-    "IntervalMs",
-    "MemberId",
-    "MemberTest",
-    "MetaStatus",
-    "NodeReport",
-    "PublishConfig",
-    "RemoteRouter",
-    "RemoteStatus",
-    "RouterStatus",
-    "Staleness",
-    "StatusDocument",
-    "Tunnels",
-    "connect_tests",
-]
-
 MIN_INTERVAL_MS = 1_000
 MAX_INTERVAL_MS = 3_600_000
 """bounds of the interval at which statuses are posted"""

@@ -45,22 +45,6 @@ from garlicfarm.publishing.documents import (
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.publishing.validation import at, checker
 
-__all__ = [
-    "DATE_END_MS",
-    "Administrative",
-    "Entry",
-    "Leaf",
-    "Note",
-    "Observation",
-    "Refused",
-    "Status",
-    "check_author",
-    "encode_admin",
-    "encode_status",
-    "observe",
-    "parse_entry",
-]
-
 DATE_END_MS = 2**32 * 1000
 """every ``date`` is earlier: I2P writes dates as u32 seconds"""
 

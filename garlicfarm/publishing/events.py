@@ -14,8 +14,6 @@ import msgspec
 
 from garlicfarm.publishing.fold_state import Because, FarmState
 
-__all__ = ["SHORT_REASONS", "EventLog", "FarmEvent", "Reason", "reason_of"]
-
 KEPT = 50
 
 Reason = Because | Literal["override"]

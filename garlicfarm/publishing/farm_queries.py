@@ -13,8 +13,6 @@ from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDoc
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 from garlicfarm.publishing.policy import Policy
 
-__all__ = ["FarmQueries", "clock_problem"]
-
 _DAY_MS = 86_400_000
 
 

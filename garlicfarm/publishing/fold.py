@@ -84,8 +84,6 @@ from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.troubles import Troubles
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["PublisherFold"]
-
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_AUTHORS = 1024

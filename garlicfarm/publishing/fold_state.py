@@ -13,17 +13,6 @@ from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
 from garlicfarm.publishing.scoring import WEIGHTS
 
-__all__ = [
-    "SCHEMA",
-    "Because",
-    "FarmState",
-    "Header",
-    "MemberRecord",
-    "ScoredStatus",
-    "encode_state",
-    "is_consistent",
-]
-
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 SCHEMA = "garlicfarm.farm/1"

@@ -19,8 +19,6 @@ from garlicfarm.publishing.administration import ACTIONS, MAX_BY_CHARS
 from garlicfarm.publishing.documents import NodeReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
 
-__all__ = ["TRANSIENT_PATTERN", "entry_schema"]
-
 _CHARACTER = "[A-Za-z0-9~-]"
 _TWO_BYTES = _CHARACTER + "{2}[AEIMQUYcgkosw048]="
 _TAIL = f"({_TWO_BYTES}|{_CHARACTER}[AQgw]==)?$"

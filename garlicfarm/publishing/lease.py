@@ -11,8 +11,6 @@ Source: docs/reference/protocol.md, "The common algorithm", point 6.
 
 from __future__ import annotations
 
-__all__ = ["Lease", "lease_ms", "least_R"]
-
 _MIN_R = 3
 
 

@@ -20,8 +20,6 @@ from garlicfarm.i2p.lease_set import MAX_LEASES, MetaLease, encode_meta_leases
 from garlicfarm.publishing.entries import Leaf
 from garlicfarm.publishing.scoring import FULL
 
-__all__ = ["COSTS", "choose", "cost", "encode_contents", "published_ms"]
-
 COSTS = 16
 
 _STEP = FULL // COSTS

@@ -18,17 +18,6 @@ from garlicfarm.publishing.documents import U63, IntervalMs, PublishConfig, Stal
 from garlicfarm.publishing.entries import Administrative, Leaf
 from garlicfarm.publishing.scoring import WEIGHTS
 
-__all__ = [
-    "CONSECUTIVE_LEADS",
-    "DEFAULT_INTERVAL_MS",
-    "DEFAULT_R",
-    "MARGIN",
-    "MAX_EXCLUDED",
-    "Order",
-    "Pinned",
-    "Policy",
-]
-
 DEFAULT_INTERVAL_MS = 30_000
 DEFAULT_R = 3
 MARGIN = 50_000

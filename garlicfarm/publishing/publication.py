@@ -24,8 +24,6 @@ from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.farm_queries import FarmQueries
 
-__all__ = ["expiry_problem", "publication", "published_leaves", "sight"]
-
 _WARN_DAYS = 14
 _DAY_MS = 86_400_000
 

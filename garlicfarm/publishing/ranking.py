@@ -38,8 +38,6 @@ from garlicfarm.publishing.fold_state import MemberRecord, ScoredStatus
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
 from garlicfarm.publishing.scoring import MIDDLE
 
-__all__ = ["BECAUSE", "ranking", "reason"]
-
 BECAUSE: Mapping[str, str] = {
     "": "",
     "vacant": "the role was vacant",

@@ -24,8 +24,6 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Replay", "RoleAt", "RoleLog"]
-
 RoleAt = tuple[int | None, tuple[int, ...]]
 """The publisher, and all holders, ascending. The publisher is due if it is the only holder."""
 

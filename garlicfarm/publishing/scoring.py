@@ -39,8 +39,6 @@ from garlicfarm.publishing.documents import (
     connect_tests,
 )
 
-__all__ = ["FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
-
 FULL = 1_000_000
 MIDDLE = FULL // 2
 

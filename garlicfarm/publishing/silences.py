@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from garlicfarm.publishing.fold_state import MemberRecord
 
-__all__ = ["Silences"]
-
 
 class Silences:
     """Of the members that have posted: where their newest statuses are, and how far those of others reach."""

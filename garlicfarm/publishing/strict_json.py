@@ -27,16 +27,6 @@ from typing import NoReturn
 
 from garlicfarm.errors import EntryRefused
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_ENTRY_BYTES",
-    "MAX_VALUES",
-    "NO_OBJECT",
-    "NumberText",
-    "check_values",
-    "decode_object",
-]
-
 MAX_ENTRY_BYTES = 65_536
 MAX_DEPTH = 32
 MAX_VALUES = 4096

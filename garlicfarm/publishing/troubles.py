@@ -18,8 +18,6 @@ from collections.abc import Iterator
 
 from garlicfarm.publishing.farm_queries import FarmQueries
 
-__all__ = ["MOST_SKEW_MS", "PATIENCE_RS", "Troubles"]
-
 PATIENCE_RS = 3
 MOST_SKEW_MS = 60_000
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000

@@ -21,8 +21,6 @@ from msgspec import inspect
 from garlicfarm.errors import EntryRefused
 from garlicfarm.publishing.strict_json import NumberText
 
-__all__ = ["Checker", "at", "checker"]
-
 Judged = TypeVar("Judged")
 
 Checker = Callable[[object], None]

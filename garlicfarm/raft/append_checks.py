@@ -12,8 +12,6 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, Request, ValueType
 
-__all__ = ["CheckedEntries", "check_entries", "conflict_hint", "new_entries"]
-
 
 class CheckedEntries(msgspec.Struct, frozen=True, gc=False):
     """The entries of a request with their indexes, and the Configurations among them by index."""

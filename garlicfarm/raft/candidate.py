@@ -7,8 +7,6 @@ from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import MessageType, Response
 
-__all__ = ["Candidate"]
-
 
 class Candidate:
     """One campaign. It ends with a majority, when a majority is out of reach, or with the next timeout.

@@ -12,8 +12,6 @@ from garlicfarm.raft.types import Change, ConfChange, LogPosition, ProposalOutco
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["PendingConfChange"]
-
 
 class PendingConfChange:
     """The one change that a leader has in flight. It is appended when all Configurations before it are

@@ -8,8 +8,6 @@ from garlicfarm.raft.log import RaftLog
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["ConfigurationTracker"]
-
 _PAGE_BYTES = 1 << 20
 
 

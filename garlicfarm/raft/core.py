@@ -19,8 +19,6 @@ from garlicfarm.raft.types import ConfChange, RaftConfig, Ready, Role, SnapshotM
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration, Request, Response
 
-__all__ = ["RawNode"]
-
 
 class RawNode:
     """One member of one cluster, driven from outside. It does no I/O and has no clock.

@@ -27,8 +27,6 @@ import msgspec
 from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.types import HardState, OutgoingRequest, OutgoingResponse, Persist, SnapshotMeta
 
-__all__ = ["DurabilityBarrier", "Message", "OwnVote"]
-
 
 class OwnVote(msgspec.Struct, frozen=True, gc=False):
     """A candidate's vote for itself, which counts from the moment it is durable."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from garlicfarm.raft.state import RaftState
 
-__all__ = ["ElectionTimer"]
-
 SPREAD_DIVISOR = 10
 """Of the lower election timeout: how long members that learn together that their leader is gone may wait."""
 

@@ -7,8 +7,6 @@ from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import ReceivedChunk, SnapshotMeta
 from garlicfarm.wire.messages import MessageType, Request, SnapshotSyncRequest
 
-__all__ = ["Follower"]
-
 _APPEND_RESPONSE = MessageType.APPEND_ENTRIES_RESPONSE
 _SNAPSHOT_RESPONSE = MessageType.INSTALL_SNAPSHOT_RESPONSE
 _SYNC_RESPONSE = MessageType.SYNC_LOG_RESPONSE

@@ -13,8 +13,6 @@ from garlicfarm.raft.types import Entry, LogPosition
 from garlicfarm.wire import encode_configuration, encode_log_pack
 from garlicfarm.wire.messages import ClusterServer, LogEntry, MessageType, Response, ValueType
 
-__all__ = ["MAX_ROUNDS", "Joiner"]
-
 PACKED_HEADER_BYTES = 9
 SYNC_GAP = 100
 """A server that lacks at most this many committed entries gets AppendEntries at once, like a member."""

@@ -33,8 +33,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Leader"]
-
 _APPEND_RESPONSE = MessageType.APPEND_ENTRIES_RESPONSE
 
 

@@ -9,8 +9,6 @@ import msgspec
 
 from garlicfarm.raft.types import Entry, LogPosition, Storage
 
-__all__ = ["ENTRY_HEADER_BYTES", "RaftLog"]
-
 ENTRY_HEADER_BYTES = 13
 """What an entry costs beside its value. It bounds the number of entries without a value."""
 

@@ -9,8 +9,6 @@ import msgspec
 
 from garlicfarm.raft.types import SnapshotMeta
 
-__all__ = ["Progress", "ProgressState", "SentAppend", "SnapshotSend"]
-
 
 class ProgressState(Enum):
     """``probe``: one request at a time until the logs are known to meet; ``replicate``: a window of

@@ -13,8 +13,6 @@ from garlicfarm.raft.types import OutgoingResponse, ReadOutcome
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
-__all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse_read"]
-
 _RESPONSE = MessageType.READ_INDEX_RESPONSE
 
 

@@ -25,8 +25,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Replication"]
-
 LAGGING_ENTRIES = 1000
 """A follower that lacks more entries than these, or needs a snapshot, is lagging. Reading and encoding what
 it lacks takes time in which entries for the others wait, so it is sent that in catch-up turns only."""

@@ -21,8 +21,6 @@ from garlicfarm.raft.votes import (
 from garlicfarm.wire import decode_log_pack, decode_snapshot_sync_request
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request
 
-__all__ = ["RequestHandler"]
-
 
 class RequestHandler:
     """Takes the requests of peers and clients. See `RawNode.step`."""

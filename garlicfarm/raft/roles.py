@@ -9,8 +9,6 @@ from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import Role
 from garlicfarm.raft.votes import can_campaign
 
-__all__ = ["Roles"]
-
 
 class Roles:
     """At most one of ``candidate`` and ``leader`` is set; a member that has neither is a follower."""

@@ -27,8 +27,6 @@ from garlicfarm.raft.types import (
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, Response
 
-__all__ = ["MAX_INDEX", "MAX_TERM", "NO_ENTRY", "RaftState"]
-
 COMMITTED_PAGE_BYTES = 1 << 20
 MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
 TERM_CEILING = 2**32  # what a message may name at any time, …

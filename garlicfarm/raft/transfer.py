@@ -11,8 +11,6 @@ from garlicfarm.raft.state import RaftState
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, Response
 
-__all__ = ["LeadershipTransfer"]
-
 
 class LeadershipTransfer:
     """At most one transfer at a time. The target first gets all entries, then TimeoutNow, which has it

@@ -17,8 +17,6 @@ import msgspec
 
 from garlicfarm.raft.log import ENTRY_HEADER_BYTES
 
-__all__ = ["UncommittedProposal", "UncommittedProposals"]
-
 _LOWEST_SHARE = 64
 """The bound falls to this part of ``max_bytes`` at the lowest."""
 

@@ -11,16 +11,6 @@ from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.state import MAX_TERM, RaftState
 from garlicfarm.wire.messages import Request
 
-__all__ = [
-    "TRANSFER_CAMPAIGN",
-    "can_campaign",
-    "can_grant_pre_vote",
-    "can_grant_vote",
-    "can_obey_timeout_now",
-    "is_refused_by_lease",
-    "is_up_to_date",
-]
-
 TRANSFER_CAMPAIGN = 2**64 - 1
 """The commit index of a RequestVoteRequest in a campaign that the leader ordered. Term and log alone decide
 about it, although the leader is alive."""

@@ -39,8 +39,6 @@ from garlicfarm.storage import DataDirectory, Genesis
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["add_farm", "add_joining_farm", "remove_farm"]
-
 
 def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
     """Make a farm whose only member is the node of ``config``. Others dial it at ``endpoint``; "": where they

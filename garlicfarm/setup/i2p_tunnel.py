@@ -10,8 +10,6 @@ from garlicfarm.i2p import encoding
 from garlicfarm.i2p.destination import split_destination
 from garlicfarm.regular_files import read_file
 
-__all__ = ["Tunnel", "b32_address"]
-
 # Only type=server: type=http would rewrite anything that looks like headers. Three inbound tunnels, not five:
 # i2pd may list two more, and i2pd 2.45.1 (LeaseSet::PopulateLeases) can misread a LeaseSet2 of six or more
 # leases as the older form. A router that does so sends into nowhere from then on.

@@ -44,27 +44,6 @@ from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = [
-    "ADMIN_PORT",
-    "CONFIG_NAME",
-    "LOCAL_USER",
-    "FarmPlan",
-    "MadeFarm",
-    "MemberPlan",
-    "check_endpoints",
-    "create_farm",
-    "create_joining_node",
-    "create_node",
-    "farm_table",
-    "first_orders",
-    "joining_genesis",
-    "make_store",
-    "new_genesis",
-    "pinned",
-    "plan_of",
-    "remove_node",
-]
-
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 STAGING = ".garlicfarm-new"

@@ -32,8 +32,6 @@ from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType
 
-__all__ = ["Survivor", "finish_recovery", "read_survivor", "recover_store"]
-
 _PAGE_BYTES = 1 << 20
 
 

@@ -29,8 +29,6 @@ from garlicfarm.storage.segments import (
     segment_name,
 )
 
-__all__ = ["LOG", "PART", "Appender", "make_log"]
-
 LOG = "log"
 PART = "log.part"
 _SEGMENT_BYTES = 8 << 20

@@ -16,8 +16,6 @@ from garlicfarm.storage.log_store import SNAPSHOTS, refuse_unknown, snapshots_of
 from garlicfarm.storage.segments import Genesis, Log, read_entries, read_log
 from garlicfarm.storage.snapshots import Snapshot
 
-__all__ = ["CommittedLog", "read_committed"]
-
 _PAGE_BYTES = 1 << 24
 
 

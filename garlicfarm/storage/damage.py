@@ -13,8 +13,6 @@ from garlicfarm.regular_files import IrregularFile
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Corrupt", "configuration_of", "other_version", "storage_error", "unknown_files"]
-
 _NAMED = 5
 
 

@@ -33,8 +33,6 @@ from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 from garlicfarm.regular_files import read_file
 from garlicfarm.storage.damage import other_version, unknown_files
 
-__all__ = ["LOST_STORE", "DataDirectory"]
-
 FORMAT_VERSION = 1
 _OF_CREDENTIALS = {"admin.url", "farms", "local.password", "lock", "node.json.new", "secrets", "tls", "users"}
 

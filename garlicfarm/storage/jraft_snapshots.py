@@ -28,8 +28,6 @@ from garlicfarm.storage.snapshots import (
 )
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["JRaftSnapshotReceiver", "JRaftSnapshotSender"]
-
 CHECK_AGAIN_AFTER = 32
 """Another server's snapshot of the same index may have the same first piece and differ after it."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from garlicfarm.durable_files import fsync_path, replace_file
 from garlicfarm.errors import StorageError
 
-__all__ = ["forget_leave_order", "has_leave_order", "keep_leave_order"]
-
 _NAME = "leave-order"
 
 

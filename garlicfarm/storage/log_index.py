@@ -10,8 +10,6 @@ from threading import Lock
 from garlicfarm.errors import Compacted
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["LogIndex", "Positions"]
-
 
 class Positions:
     """Where entries with consecutive indexes lie: ``segment << 32 | offset`` of each one's record, and the

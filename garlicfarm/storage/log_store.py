@@ -37,8 +37,6 @@ from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis", "refuse_unknown", "snapshots_of_log"]
-
 SNAPSHOTS = "snapshots"
 RANKINGS = "rankings"
 _TAIL_BYTES = 8 * 1024 * 1024

@@ -25,8 +25,6 @@ from garlicfarm.durable_files import fsync_path, make_private_directory, replace
 from garlicfarm.errors import RankingConflict, RankingNotStored
 from garlicfarm.regular_files import read_file, reading
 
-__all__ = ["MAX_QUERIES", "RankingStore", "StoredRanking"]
-
 MAX_QUERIES = 16
 """of a farm"""
 _SUFFIX = ".ranking"

@@ -10,8 +10,6 @@ from garlicfarm.storage.damage import Corrupt, storage_error
 from garlicfarm.storage.log_store import LogStore
 from garlicfarm.storage.segments import read_entries
 
-__all__ = ["LogReader"]
-
 _ENTRY_BYTES = 21  # of an entry in a feed's records, beside its value
 
 

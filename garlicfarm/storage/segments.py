@@ -51,21 +51,6 @@ from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = [
-    "SYNCED",
-    "Encoder",
-    "End",
-    "Genesis",
-    "Log",
-    "encode_header",
-    "encode_synced",
-    "genesis_of_log",
-    "list_segments",
-    "read_entries",
-    "read_log",
-    "segment_name",
-]
-
 FORMAT_VERSION = 4
 _MAGIC = b"GFARMLOG"
 _HEAD = struct.Struct(">8sIII")

@@ -28,8 +28,6 @@ from garlicfarm.storage.segments import Genesis
 from garlicfarm.storage.snapshots import check_snapshot, claimed_size, list_snapshots, snapshot_name
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["SnapshotReceiver"]
-
 _HEAD_BYTES = 64  # enough to know the size
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -10,8 +10,6 @@ from typing import BinaryIO
 from garlicfarm.regular_files import open_file
 from garlicfarm.storage.snapshots import list_snapshots
 
-__all__ = ["SnapshotSender"]
-
 _MAX_OPEN = 4
 
 

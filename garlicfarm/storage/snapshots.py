@@ -33,19 +33,6 @@ from garlicfarm.storage.damage import Corrupt, configuration_of, other_version
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = [
-    "MAX_SNAPSHOT_BYTES",
-    "Snapshot",
-    "check_snapshot",
-    "claimed_size",
-    "list_snapshots",
-    "read_snapshot",
-    "remove_snapshots",
-    "snapshot_name",
-    "state_start",
-    "write_snapshot",
-]
-
 MAX_SNAPSHOT_BYTES = 1 << 30
 """The largest file that is written or received. Applications hold their state in memory."""
 

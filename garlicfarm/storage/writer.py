@@ -20,8 +20,6 @@ from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["Writer"]
-
 _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 

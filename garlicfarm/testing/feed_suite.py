@@ -32,8 +32,6 @@ from garlicfarm.feed.source import EntryStream
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["FeedSuite", "MemorySource"]
-
 PATIENCE_S = 120.0
 """A guard against hanging."""
 MAX_PIECE_BYTES = 16 << 20

@@ -38,13 +38,13 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.errors import OutcomeUnknown, Removed, first_error
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import (
     DialCredentials,
     Established,
-    FarmCredentials,
     HandshakeLimiter,
     dial,
     respond,
@@ -58,8 +58,6 @@ from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
-
-__all__ = ["Cluster", "MemoryStore", "MemoryStoreWriter", "cluster"]
 
 FARM = "farm"
 PORT = 27150

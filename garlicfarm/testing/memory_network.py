@@ -20,8 +20,6 @@ from trio.testing import MemoryReceiveStream, MemorySendStream
 from garlicfarm.errors import TransportError, UnreachableError
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["MemoryNetwork", "MemoryTransport"]
-
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
 CLOSE_TIMEOUT_S = 1.0
 

@@ -14,8 +14,6 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, SnapshotSyncRequest, ValueType
 
-__all__ = ["MemoryStorage", "Stored", "UnsyncedStorage", "encode_snapshot"]
-
 _KEPT_SNAPSHOTS = 2
 _DIGEST_BYTES = 24  # of a SHA-256
 _COUNT = struct.Struct(">q")

@@ -33,8 +33,6 @@ from trio.testing import wait_all_tasks_blocked
 from garlicfarm.errors import PublisherError
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherStatus, PublishOrder
 
-__all__ = ["PublisherSuite"]
-
 T = TypeVar("T")
 Order = Callable[[int, int], PublishOrder]
 

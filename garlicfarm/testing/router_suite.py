@@ -37,8 +37,6 @@ from garlicfarm.router import (
     figures,
 )
 
-__all__ = ["RouterSuite"]
-
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 15.0

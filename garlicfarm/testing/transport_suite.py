@@ -23,8 +23,6 @@ import trio.testing
 from garlicfarm.errors import UnreachableError
 from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Transport
 
-__all__ = ["TransportSuite"]
-
 _DEADLINE_S = 30.0
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
 

@@ -23,8 +23,6 @@ from garlicfarm_plugin_dafka.codec import (
 )
 from garlicfarm_plugin_dafka.sockets import Socket
 
-__all__ = ["MAX_BEACON_BYTES", "MAX_NODES", "Beacons"]
-
 BEACON_S: Final = 1.0
 EXPIRY_S: Final = 4.0
 MAX_NODES: Final = 256

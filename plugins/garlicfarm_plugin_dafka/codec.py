@@ -48,36 +48,6 @@ import msgspec
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "BEACON",
-    "MAX_COUNT",
-    "MAX_NAME_BYTES",
-    "MAX_SEQUENCE",
-    "WELCOME",
-    "Ack",
-    "Beacon",
-    "Command",
-    "ConsumerHello",
-    "DirectHead",
-    "DirectRecord",
-    "DirectTail",
-    "Fetch",
-    "GetHeads",
-    "Head",
-    "Record",
-    "StoreHello",
-    "decode",
-    "decode_node_beacon",
-    "decode_tower_beacon",
-    "encode",
-    "encode_node_beacon",
-    "encode_tower_beacon",
-    "format_endpoint",
-    "is_host",
-    "split_prefix",
-    "subscription_prefix",
-]
-
 WELCOME = b"W"
 """What a tower sends to each new subscriber: a node that has received it is connected."""
 BEACON = b"B"

@@ -17,8 +17,6 @@ from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import is_host
 from garlicfarm_plugin_dafka.keys import KeyPair, KnownPeer, PeerRole, read_key, read_known_peers
 
-__all__ = ["Keys", "MeshConfig", "MeshPlan", "TowerAddress", "TowerConfig", "TowerPlan"]
-
 _MAX_PORT: Final = 65_535
 
 

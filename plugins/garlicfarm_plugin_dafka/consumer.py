@@ -20,8 +20,6 @@ from garlicfarm_plugin_dafka.reading import Partition
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig
 
-__all__ = ["DafkaConsumer", "open_consumer", "run_consumer"]
-
 _MAX_BUFFERED = 10_000
 _MAX_BUFFERED_BYTES = 16 << 20
 

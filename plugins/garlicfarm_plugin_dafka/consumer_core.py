@@ -27,8 +27,6 @@ from garlicfarm_plugin_dafka.codec import (
 from garlicfarm_plugin_dafka.reading import Partition, PartitionReader
 from garlicfarm_plugin_dafka.reading_core import ReadingCore
 
-__all__ = ["ConsumerCore", "Lost", "ReceivedRecord", "Start"]
-
 Start = Literal["earliest", "latest"] | int
 """Where to begin a partition: its first record, the next one that is produced, or a sequence."""
 

@@ -33,8 +33,6 @@ from garlicfarm_plugin_dafka.relay import FRAME_BYTES, Allowance, Flow, relay
 from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, Context, Socket, open_context, user_of
 from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 
-__all__ = ["Entrance", "Guest", "Guests", "open_entrances", "share_of_descriptors"]
-
 MAX_STRANGERS: Final = 64
 MAX_STRANGERS_OF_HOST: Final = 16
 MAX_GUESTS: Final = 512

@@ -23,8 +23,6 @@ from garlicfarm_plugin_dafka.codec import (
 )
 from garlicfarm_plugin_dafka.serving_core import HEAD_INTERVAL_S, ServingCore
 
-__all__ = ["FarmProducerCore", "partition_of"]
-
 _LIVE_EPOCHS = 2
 """Whose heads go out each second: readers may not have finished the one before."""
 _GONE_EPOCHS = 16

@@ -23,9 +23,6 @@ from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.network import TICK_S, AnsweringRole, Network, send_in_bursts
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, Range
 
-__all__ = ["DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
-
-
 _IDLE_S = 0.001
 """A node that returns from a checkpoint within this time has nothing else to do."""
 _BUSY_SHARE = 0.02

@@ -10,8 +10,6 @@ from __future__ import annotations
 from garlicfarm.errors import FellBehind, RemoteProtocolError
 from garlicfarm.feed import Entry, decode_lines
 
-__all__ = ["FarmLog"]
-
 
 class FarmLog:
     """Hands out the entries behind ``index``, in order and without a gap; ``index`` is that of the last one.

@@ -21,8 +21,6 @@ import trio
 from garlicfarm_plugin_dafka.relay import Allowance, Flow, relay
 from garlicfarm_plugin_dafka.sockets import HANDSHAKE_S, Socket
 
-__all__ = ["keep_connected"]
-
 TIMEOUT_S: Final = 5.0
 FIRST_RETRY_S: Final = 0.1
 MAX_RETRY_S: Final = 30.0

@@ -9,8 +9,6 @@ from pathlib import Path
 from garlicfarm.errors import StorageDamaged
 from garlicfarm_plugin_dafka.sqlite_files import FileKind, explained, open_database, transaction
 
-__all__ = ["ProducerIdentity"]
-
 _KIND = FileKind(
     holds="identity of a producer",
     user="producer",

@@ -19,8 +19,6 @@ from garlicfarm_plugin_dafka.codec import Command, decode
 from garlicfarm_plugin_dafka.network import Peer, Received
 from garlicfarm_plugin_dafka.sockets import MAX_BATCH, Socket
 
-__all__ = ["Inbox"]
-
 MAX_TURN: Final = 250
 """Messages that are taken from one peer before the next one has its turn."""
 

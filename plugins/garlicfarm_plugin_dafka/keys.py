@@ -41,17 +41,6 @@ from garlicfarm_plugin_dafka.codec import (
     StoreHello,
 )
 
-__all__ = [
-    "MAY_SEND",
-    "MAY_SUBSCRIBE",
-    "KeyPair",
-    "KnownPeer",
-    "PeerRole",
-    "create_key",
-    "read_key",
-    "read_known_peers",
-]
-
 KEY_CHARACTERS: Final = 40
 MAX_PEERS_FILE_BYTES: Final = 1 << 20
 

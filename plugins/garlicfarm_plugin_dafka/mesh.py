@@ -35,8 +35,6 @@ from garlicfarm_plugin_dafka.outbox import Outbox
 from garlicfarm_plugin_dafka.relay import Allowance
 from garlicfarm_plugin_dafka.sockets import Socket
 
-__all__ = ["Mesh", "open_mesh"]
-
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Of a frame."""
 MAX_UNTAKEN_BYTES: Final = 32 << 20

@@ -16,20 +16,6 @@ from garlicfarm.logs import EventLogger
 from garlicfarm_plugin_dafka.codec import Command
 from garlicfarm_plugin_dafka.reading import PartitionReader
 
-__all__ = [
-    "BURST",
-    "TICK_S",
-    "AnsweringRole",
-    "Network",
-    "Peer",
-    "Received",
-    "Role",
-    "Subscription",
-    "running",
-    "send_in_bursts",
-    "warn_of_stalls",
-]
-
 TICK_S = 0.25
 """How often a core learns the time."""
 BURST = 200

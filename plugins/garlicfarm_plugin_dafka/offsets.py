@@ -13,8 +13,6 @@ from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
 from garlicfarm.regular_files import read_file
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, Partition
 
-__all__ = ["OffsetsFile"]
-
 
 class _Offset(msgspec.Struct, frozen=True):
     topic: str

@@ -18,8 +18,6 @@ from garlicfarm_plugin_dafka.entrance import Entrance, Guest
 from garlicfarm_plugin_dafka.keys import KnownPeer
 from garlicfarm_plugin_dafka.network import Subscription
 
-__all__ = ["Outbox"]
-
 MAX_WAITING: Final = 4096
 
 

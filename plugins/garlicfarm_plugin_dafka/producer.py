@@ -19,8 +19,6 @@ from garlicfarm_plugin_dafka.producer_core import Backlog, ProducerCore
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig
 
-__all__ = ["MAX_CONTENT_BYTES", "DafkaProducer", "open_producer", "run_producer"]
-
 MAX_CONTENT_BYTES = 8 << 20
 
 

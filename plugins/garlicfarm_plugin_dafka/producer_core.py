@@ -24,8 +24,6 @@ from garlicfarm_plugin_dafka.codec import (
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS
 from garlicfarm_plugin_dafka.serving_core import HEAD_INTERVAL_S, ServingCore
 
-__all__ = ["Backlog", "ProducerCore"]
-
 _ASK_S = 2.0
 _MAX_ASK_S = 8.0
 _OVERHEAD_BYTES = 100

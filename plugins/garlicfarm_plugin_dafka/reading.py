@@ -23,8 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "Partition", "PartitionReader"]
-
 Partition = tuple[str, str]
 """A topic, and the address of one of its partitions."""
 

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 from garlicfarm_plugin_dafka.codec import Command, DirectHead, DirectRecord, DirectTail, Fetch, Head, Record
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, Partition, PartitionReader
 
-__all__ = ["ReadingCore"]
-
 MAX_PARTITIONS = 100_000
 _R = TypeVar("_R", bound=PartitionReader)
 

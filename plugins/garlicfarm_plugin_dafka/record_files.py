@@ -32,8 +32,6 @@ from garlicfarm_plugin_dafka.reading import Partition
 from garlicfarm_plugin_dafka.sqlite_files import FileKind, connect, explained, open_database, transaction
 from garlicfarm_plugin_dafka.store_core import SavedPartition, Unsaved
 
-__all__ = ["RecordFiles", "RecordReader"]
-
 _DATABASE = "records.sqlite"
 _LOCK = "lock"
 _CHUNK_BYTES = 256 << 10

@@ -16,8 +16,6 @@ from typing import Final
 
 import trio
 
-__all__ = ["Allowance", "Flow", "relay"]
-
 FRAME_BYTES: Final = 64
 """What a frame costs besides its contents: on the wire, or in memory."""
 STUCK_S: Final = 5.0

@@ -15,8 +15,6 @@ import msgspec
 from garlicfarm_plugin_dafka.codec import Fetch
 from garlicfarm_plugin_dafka.reading import Partition
 
-__all__ = ["MAX_REQUESTERS", "PAGE_BYTES", "PAGE_RECORDS", "FetchQueue", "Range"]
-
 PAGE_RECORDS = 512
 PAGE_BYTES = 1 << 20
 """How much is read and sent in one turn; one record at least."""

@@ -9,8 +9,6 @@ from typing import TypeVar
 from garlicfarm_plugin_dafka.codec import Command, DirectHead, DirectTail, Fetch, GetHeads
 from garlicfarm_plugin_dafka.serving import FetchQueue
 
-__all__ = ["HEAD_INTERVAL_S", "ServingCore"]
-
 HEAD_INTERVAL_S = 1.0
 _MAX_WAITING = 4096
 _K = TypeVar("_K")

@@ -24,8 +24,6 @@ import zmq
 from garlicfarm_plugin_dafka.keys import KeyPair
 from garlicfarm_plugin_dafka.relay import FRAME_BYTES, Flow
 
-__all__ = ["MAX_BATCH", "Context", "Socket", "open_context", "user_of"]
-
 MAX_BATCH: Final = 1000
 """Messages that are taken at a time."""
 MAX_FRAMES: Final = 8

@@ -13,8 +13,6 @@ from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse, StorageVersion
 from garlicfarm.regular_files import check_regular
 
-__all__ = ["FileKind", "connect", "explained", "open_database", "transaction"]
-
 
 class FileKind(msgspec.Struct, frozen=True):
     """What a file ``holds`` for a program that is called ``user``, and the tables for it."""

@@ -22,8 +22,6 @@ from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
 if TYPE_CHECKING:
     from garlicfarm_plugin_dafka.config import MeshConfig
 
-__all__ = ["KEEP_ALL", "DafkaStore", "Retention", "open_store", "run_store"]
-
 _FIRST_RETENTION_S = 60.0
 _RETENTION_S = 10.0
 

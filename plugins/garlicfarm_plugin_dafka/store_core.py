@@ -30,8 +30,6 @@ from garlicfarm_plugin_dafka.reading import EarlyRecords, Partition, PartitionRe
 from garlicfarm_plugin_dafka.reading_core import ReadingCore
 from garlicfarm_plugin_dafka.serving import FetchQueue, Range
 
-__all__ = ["SavedPartition", "StoreCore", "Unsaved"]
-
 _MAX_WAITING = 4096
 _HEADS_AT_ONCE = 1000
 _LIVE_S = 60.0

@@ -31,8 +31,6 @@ from garlicfarm_plugin_dafka.config import TowerConfig, TowerPlan
 from garlicfarm_plugin_dafka.entrance import Entrance, Guest, open_entrances
 from garlicfarm_plugin_dafka.sockets import Socket
 
-__all__ = ["Tower", "open_tower"]
-
 MAX_MESSAGE_BYTES: Final = 1024
 HIGH_WATER_MARK: Final = 10_000
 

@@ -16,8 +16,6 @@ from zmq.utils import z85
 from garlicfarm_plugin_dafka.keys import KnownPeer
 from garlicfarm_plugin_dafka.sockets import Context, Socket
 
-__all__ = ["open_zap", "serve_zap", "zap_answer"]
-
 _NAME: Final = "zeromq.zap.01"
 _VERSION: Final = b"1.0"
 _DOMAIN: Final = b"dafka/"

@@ -24,8 +24,6 @@ from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm_plugin_hooks.process_group import ProcessGroups, kill_marked
 
-__all__ = ["HooksConfig", "HooksPublisher"]
-
 PASSED_ON = ("PATH", "HOME", "LANG")
 RUN = "GARLICFARM_RUN"
 """The variable that marks the processes of one run of a command."""

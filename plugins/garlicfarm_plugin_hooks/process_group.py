@@ -11,8 +11,6 @@ from pathlib import Path
 
 import trio
 
-__all__ = ["ProcessGroups", "kill_marked"]
-
 TAIL_BYTES = 4096
 READ_BYTES = 65536
 READ_PAUSE_S = 0.01

@@ -7,8 +7,6 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-__all__ = ["Background"]
-
 
 class Background:
     """`begin` and `end` may be called in turn, again and again, by one task."""

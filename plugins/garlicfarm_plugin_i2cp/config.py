@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
 
-__all__ = ["I2cpConfig"]
-
 
 class I2cpConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "i2cp"``. Where the keys are a bundle, what was signed with it

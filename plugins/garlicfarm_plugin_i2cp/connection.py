@@ -13,8 +13,6 @@ import trio
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
 
-__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "RouterAddress", "open_connection", "parse_address"]
-
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""

@@ -28,8 +28,6 @@ from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 
-__all__ = ["MetaPublisher"]
-
 
 class MetaPublisher(Publisher):
     """See the module. The constructor raises `ConfigError`: a wrong address, or no keys of the master

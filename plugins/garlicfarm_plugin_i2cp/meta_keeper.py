@@ -55,8 +55,6 @@ from garlicfarm_plugin_i2cp.session import (
     refusal,
 )
 
-__all__ = ["MetaKeeper"]
-
 HEARTBEAT_S = 20.0
 
 

@@ -38,8 +38,6 @@ from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from garlicfarm_plugin_i2cp.streaming.limits import limits_for
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
 
-__all__ = ["ServicePublisher"]
-
 LOG_S = 60.0
 
 

@@ -42,8 +42,6 @@ from garlicfarm_plugin_i2cp.session import (
     destroy_session,
 )
 
-__all__ = ["Clients", "ServiceKeeper"]
-
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16

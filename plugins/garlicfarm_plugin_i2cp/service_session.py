@@ -53,8 +53,6 @@ from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import MIN_INTERVAL_S, Heartbeat, refusal
 from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
 
-__all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession", "SessionStart"]
-
 HEARTBEAT_S = 5.0
 DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""

@@ -20,16 +20,6 @@ from garlicfarm.i2p.i2cp import (
 )
 from garlicfarm_plugin_i2cp.connection import ANSWER_TIMEOUT_S, Connection
 
-__all__ = [
-    "MIN_INTERVAL_S",
-    "PATIENCE_S",
-    "BackOff",
-    "Heartbeat",
-    "create_session",
-    "destroy_session",
-    "refusal",
-]
-
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
 PATIENCE_S = 25.0

@@ -32,8 +32,6 @@ from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
 from garlicfarm_plugin_i2pcontrol.measurement import measure
 
-__all__ = ["I2PControlConfig", "I2PControlRouter", "count_streams", "read_router_info", "router_status"]
-
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
 SAM_STREAM = "2"  # type of a socket in i2pd's sessions: their other sockets carry commands

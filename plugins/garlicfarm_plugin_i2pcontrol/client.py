@@ -19,8 +19,6 @@ import trio
 from garlicfarm.credentials.certificates import pin_of
 from garlicfarm.errors import RouterError, cause_of
 
-__all__ = ["I2PControlClient", "Question"]
-
 TIMEOUT_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 65_536
 

@@ -19,8 +19,6 @@ from garlicfarm.net.sam import SamRefused, SamSession
 from garlicfarm.router import ConnectTest, RemoteStatus
 from garlicfarm.transport import Endpoint
 
-__all__ = ["measure"]
-
 ANSWER_TIMEOUT_S = 15.0
 UNREACHABLE = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT"})
 

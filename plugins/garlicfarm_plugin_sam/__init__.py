@@ -40,8 +40,6 @@ from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite,
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 
-__all__ = ["SamConfig", "SamPublisher"]
-
 ANSWER_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S = 5.0
 LOOKUP_INTERVAL_S = 2.0

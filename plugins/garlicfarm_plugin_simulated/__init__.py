@@ -23,8 +23,6 @@ from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.plugin_settings import Settings, setting
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus, Tunnels
 
-__all__ = ["SimulatedConfig", "SimulatedRouter", "simulated_status"]
-
 LEASE_SET_MS = 600_000
 LEASE_SET_RENEWED_MS = 480_000
 FIGURES = (

@@ -11,8 +11,6 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.plugin_settings import Settings
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 
-__all__ = ["SimulatedPublisher", "SimulatedPublisherConfig"]
-
 
 class SimulatedPublisherConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "simulated"``: no keys of its own."""

@@ -9,7 +9,7 @@ import trio
 
 from garlicfarm.cli.lab import running_lab
 from garlicfarm.credentials.private_files import read_private_file
-from garlicfarm.setup.provision import LOCAL_USER
+from garlicfarm.credentials.users import LOCAL_USER
 from tests.browser.chromium import chromium
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

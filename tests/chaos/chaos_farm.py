@@ -17,10 +17,11 @@ from typing import NamedTuple
 import msgspec
 import trio
 
+from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, address, network
-from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MemberPlan
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.wire import ValueType
 from tests.chaos import chaos_client, launch
 from tests.chaos.ledger import Ledger

@@ -21,11 +21,11 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.errors import AuthError, LocalProtocolError, RemoteProtocolError, TransportError
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.net.handshake import (
     DialCredentials,
     Established,
-    FarmCredentials,
     HandshakeLimiter,
     dial,
     respond,

@@ -14,7 +14,8 @@ from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.errors import NoQuorum, OutcomeUnknown
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
-from garlicfarm.net.handshake import FarmCredentials, HandshakeLimiter, respond
+from garlicfarm.http.upgrade import FarmCredentials
+from garlicfarm.net.handshake import HandshakeLimiter, respond
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire import RequestDecoder, encode_response

@@ -22,7 +22,7 @@ import msgspec
 import trio
 
 from garlicfarm.client import AdminClient
-from garlicfarm.credentials.users import UserStore
+from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
@@ -36,7 +36,6 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.setup.provision import LOCAL_USER
 from tests.crash.crash_checks import (
     Attempts,
     StateMachine,

@@ -18,10 +18,10 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.net.handshake import (
     DialCredentials,
     Established,
-    FarmCredentials,
     HandshakeLimiter,
     initiate,
     respond,

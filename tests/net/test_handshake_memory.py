@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from garlicfarm.credentials.member_credentials import member_lookup, member_password
 from garlicfarm.errors import AuthError, ConfigError, RemoteProtocolError, TransportError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier, ha1
+from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.handshake import (
     DialCredentials,
     Established,
-    FarmCredentials,
     HandshakeLimiter,
     initiate,
     respond,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from garlicfarm.extensions import PRE_VOTE, TIMEOUT_NOW
+from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 from garlicfarm.raft import (
     Change,
     ConfChange,
@@ -24,7 +24,6 @@ from garlicfarm.raft import (
     Role,
     SnapshotMeta,
 )
-from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.extensions import READ_INDEX
 from garlicfarm.raft import Change
-from garlicfarm.raft.read_index import READ_INDEX
 from tests.raft.playbook import Player, leader_of
 
 PAUSE_MS = 20

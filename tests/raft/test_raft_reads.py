@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from garlicfarm.errors import ProposalDropped
+from garlicfarm.extensions import READ_INDEX
 from garlicfarm.raft import Change, Role
-from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.raft.playbook import ALL, APPEND, READ, Player, leader_of

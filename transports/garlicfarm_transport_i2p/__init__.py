@@ -27,8 +27,6 @@ from garlicfarm.net.tcp import WrappedStream, check_loopback, serve_tcp
 from garlicfarm.plugin_settings import setting
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["I2PConfig", "I2PTransport"]
-
 # i2pd searches for a LeaseSet for 10 s before it reports that there is none.
 ANSWER_TIMEOUT_S = 11.0
 ANSWER_BYTES = 16384

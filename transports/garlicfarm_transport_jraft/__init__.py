@@ -12,8 +12,6 @@ from garlicfarm.errors import UnreachableError
 from garlicfarm.net.tcp import serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["JRaftConfig", "JRaftTransport"]
-
 
 class JRaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The table ``[transport.jraft]``; there is nothing to configure."""

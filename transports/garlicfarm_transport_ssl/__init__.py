@@ -27,8 +27,6 @@ from garlicfarm.plugin_settings import setting
 from garlicfarm.regular_files import check_regular
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["SslConfig", "SslTransport"]
-
 HANDSHAKE_TIMEOUT_S = 10.0
 
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]

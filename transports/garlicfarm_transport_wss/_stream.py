@@ -13,8 +13,6 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import ProtocolError
 
-__all__ = ["WebSocketStream"]
-
 CHUNK_BYTES = 65536
 CLOSE_TIMEOUT_S = 1.0
 

@@ -28,8 +28,6 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, least_R
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["PublisherApplication"]
-
 
 class PublisherApplication(Application):
     """``fold`` names the publisher; the tasks report this node's status, hand over the leadership, and

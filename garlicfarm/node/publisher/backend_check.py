@@ -10,8 +10,6 @@ from garlicfarm._version import __version__
 from garlicfarm.config import PublisherSection
 from garlicfarm.errors import ConfigError, cause_of
 
-__all__ = ["BackendCheck", "make_check"]
-
 
 class BackendCheck:
     """Tests the service at ``url`` every ``interval_s``, which is also the deadline of each test.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["boot_ms"]
-
 
 def boot_ms() -> int:
     """Milliseconds since the machine was started, suspended time included."""

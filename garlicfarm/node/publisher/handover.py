@@ -24,8 +24,6 @@ from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.publishing.documents import connect_tests
 from garlicfarm.publishing.fold import PublisherFold
 
-__all__ = ["HandOver", "better_placed"]
-
 PAUSE_S = 3600.0
 
 

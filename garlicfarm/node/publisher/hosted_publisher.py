@@ -24,8 +24,6 @@ from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import Published, Publisher, PublisherStatus, PublishOrder
 
-__all__ = ["HostedPublisher", "PublisherRole", "State"]
-
 State = Literal["not ready", "standby", "starting", "publishing", "retiring"]
 
 STANDBY_TIMEOUT_S = 60.0

@@ -19,8 +19,6 @@ from garlicfarm.i2p.destination import decode_destination, destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.documents import DestinationStatus
 
-__all__ = ["LeafFigures", "ServedLeaves"]
-
 
 class ServedLeaves(Protocol):
     """What publishers of this node know of the leaves that they serve."""

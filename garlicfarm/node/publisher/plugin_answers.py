@@ -9,8 +9,6 @@ import msgspec
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publisher import KeyReport, Published, PublisherStatus
 
-__all__ = ["checked_key", "checked_published", "checked_status"]
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 

@@ -11,8 +11,6 @@ from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.publisher import Published
 from garlicfarm.regular_files import read_file
 
-__all__ = ["PublishedRecord"]
-
 
 class PublishedRecord:
     """``newest``: what a router has taken last, None if nothing ever was. A Meta LeaseSet replaces anything

@@ -16,8 +16,6 @@ from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
 
-__all__ = ["check_publishers", "make_publishers", "publisher_directory", "read_master_keys"]
-
 
 class _MasterSession:
     """See `garlicfarm.publisher.MasterSession`."""

@@ -31,8 +31,6 @@ from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 
-__all__ = ["PublishingTask"]
-
 MAX_EXPIRES_S = 65_535  # a LeaseSet's header has 16 bits for it
 WATCH_S = 1.0  # services, keys and time change without an event
 

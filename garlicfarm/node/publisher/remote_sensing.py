@@ -20,8 +20,6 @@ from garlicfarm.publishing.documents import RemoteStatus
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.router import MEASUREMENT_TIMEOUT_S, Router
 
-__all__ = ["RemoteSensing"]
-
 MIN_PERIOD_S = 60.0
 MAX_REPORTED = 64  # measurements in a status
 

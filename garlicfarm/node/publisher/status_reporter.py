@@ -39,8 +39,6 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 
-__all__ = ["PublishingReport", "StatusReporter"]
-
 RETRY_PAUSE_S = 0.5
 
 

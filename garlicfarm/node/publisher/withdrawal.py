@@ -9,8 +9,6 @@ Source: docs/reference/protocol.md, D22.
 
 from __future__ import annotations
 
-__all__ = ["Withdrawal"]
-
 
 class Withdrawal:
     """``count``: how often this member has withdrawn. Times are in s, of a clock that never goes back."""

@@ -22,8 +22,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Administrator", "Client", "Proposer", "Reader"]
-
 MAX_MEMBERS = 7
 MAX_REFUSALS = 12
 

@@ -34,8 +34,6 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["NetworkClient", "Outcome", "SimulatedCluster"]
-
 EXTENSIONS = (PRE_VOTE, TIMEOUT_NOW, READ_INDEX)
 ORDERED = 2**64 - 1
 _JOINING = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)

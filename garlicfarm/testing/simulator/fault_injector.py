@@ -7,8 +7,6 @@ from garlicfarm.testing.simulator.cluster import SimulatedCluster
 from garlicfarm.testing.simulator.faults import CALM
 from garlicfarm.testing.simulator.member import SimulatedMember
 
-__all__ = ["FaultInjector"]
-
 
 class FaultInjector:
     """Injects a fault now and then, until `end`."""

@@ -8,8 +8,6 @@ import msgspec
 
 from garlicfarm.testing.simulator.network import NetworkFaults
 
-__all__ = ["CALM", "Faults"]
-
 _KINDS = (
     "crash",
     "crash_leader",

@@ -27,8 +27,6 @@ from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import NetworkFaults
 from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation, Setting
 
-__all__ = ["KILLS", "LeaderKills"]
-
 KILLS = 20
 _NODES = 3
 _DELAYS_MS = (1, 10, 50)

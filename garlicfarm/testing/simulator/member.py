@@ -12,8 +12,6 @@ from garlicfarm.testing.memory_storage import UnsyncedStorage
 from garlicfarm.testing.simulator.network import Connection
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["SimulatedMember"]
-
 
 class SimulatedMember:
     """One member's process, disk and clock; ``node`` is None while it is down, ``retired`` for ever."""

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from garlicfarm.wire import Limits, RequestDecoder, ResponseDecoder, encode_request, encode_response
 from garlicfarm.wire.messages import Request, Response
 
-__all__ = ["CLIENT", "SERVER", "Connection", "Network", "NetworkFaults", "Scheduler"]
-
 CLIENT, SERVER = 0, 1
 LAST_EVENTS = 50
 _REPEATED = object()

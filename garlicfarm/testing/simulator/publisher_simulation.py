@@ -49,8 +49,6 @@ from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT
 
-__all__ = ["QUICK", "PublisherSimulation", "Setting", "preset_setting"]
-
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
 DATE_END_MS = 2**32 * 1000

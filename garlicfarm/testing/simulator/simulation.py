@@ -39,8 +39,6 @@ from garlicfarm.testing.simulator.leader_kills import LeaderKills
 from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.slow_simulation import run_hours
 
-__all__ = ["Simulation"]
-
 CHAOS_MS = 4_000
 HEALING_MS = 20_000
 STABLE_MS = 1_000

@@ -16,8 +16,6 @@ from garlicfarm.testing.simulator.network import Connection
 from garlicfarm.testing.simulator.slow_links import Path, SimulatedLink, SlowNetwork
 from garlicfarm.wire.messages import Request
 
-__all__ = ["PARTITIONS", "SlowCluster"]
-
 PARTITIONS = {
     "halves": "two parts, with nothing between them",
     "halves_one_way": "two parts, and nothing gets from one to the other",

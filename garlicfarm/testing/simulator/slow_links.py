@@ -22,8 +22,6 @@ from garlicfarm.net.link import ATTEMPTS, Backoff
 from garlicfarm.testing.simulator.network import Connection, Network, Scheduler
 from garlicfarm.wire.messages import Request
 
-__all__ = ["Path", "SimulatedLink", "SlowNetwork"]
-
 RESENT_MS = 9_000
 NONCE_LIFETIME_MS = round(1000 * NONCE_LIFETIME_S)
 AGAIN_MS = 5_000

@@ -31,8 +31,6 @@ from garlicfarm.testing.simulator.network import NetworkFaults
 from garlicfarm.testing.simulator.slow_cluster import SlowCluster
 from garlicfarm.testing.simulator.slow_links import Path
 
-__all__ = ["RunStatistics", "SlowSimulation", "run_hours"]
-
 MAX_TERMS_AN_HOUR = 3.0
 MIN_IN_TIME = 0.95
 IN_TIME_MS = 60_000

@@ -20,8 +20,6 @@ from hashlib import sha256
 
 from garlicfarm.i2p.encoding import b32_address, encode
 
-__all__ = ["MAX_HEAD_BYTES", "ClientHeaders"]
-
 MAX_HEAD_BYTES = 32_768
 
 _END = re.compile(rb"\n\r?\n")

@@ -6,8 +6,6 @@ packets.
 
 from __future__ import annotations
 
-__all__ = ["CongestionWindow", "PeerWindow", "RoundTrip"]
-
 INITIAL_TIMEOUT_S = 9.0
 MIN_TIMEOUT_S = 0.1
 MAX_TIMEOUT_S = 45.0

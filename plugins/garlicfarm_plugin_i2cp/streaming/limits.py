@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits", "RateLimit", "limits_for"]
-
 _FLOOR_BYTES = 16 * 1024
 """What a stream may buffer in each direction even where all streams together have used up their share, so
 that none can stop the others."""

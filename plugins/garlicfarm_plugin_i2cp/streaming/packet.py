@@ -28,24 +28,6 @@ import msgspec
 
 from garlicfarm.i2p.destination import split_destination
 
-__all__ = [
-    "CHOKE_MS",
-    "CLOSE",
-    "DELAY_REQUESTED",
-    "ECHO",
-    "FROM_INCLUDED",
-    "MAX_NACKS",
-    "MAX_PACKET_SIZE",
-    "NO_ACK",
-    "OFFLINE_SIGNATURE",
-    "RESET",
-    "SIGNATURE_INCLUDED",
-    "SYNCHRONIZE",
-    "Packet",
-    "decode_packet",
-    "encode_packet",
-]
-
 SYNCHRONIZE = 0x0001
 CLOSE = 0x0002
 RESET = 0x0004

@@ -17,8 +17,6 @@ import zlib
 
 import msgspec
 
-__all__ = ["MAX_PACKET_BYTES", "STREAMING", "Payload", "decode_payload", "encode_payload"]
-
 STREAMING = 6
 """The protocol number of streaming."""
 MAX_PACKET_BYTES = 8192

@@ -8,8 +8,6 @@ from __future__ import annotations
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
 from garlicfarm_plugin_i2cp.streaming.packet import MAX_NACKS
 
-__all__ = ["ReceiveHalf"]
-
 _MAX_AHEAD = 512
 """How far a packet may be ahead of the next one: the largest window in use (i2pd)."""
 

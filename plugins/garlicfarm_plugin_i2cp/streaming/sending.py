@@ -18,8 +18,6 @@ from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, PeerWi
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, SYNCHRONIZE
 
-__all__ = ["SendHalf", "Sent"]
-
 MAX_TIMEOUTS = 10
 """In a row, before the stream ends (i2pd; Java I2P: 8)."""
 MAX_TIMEOUTS_OF_SYN = 3

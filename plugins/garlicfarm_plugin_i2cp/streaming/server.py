@@ -56,8 +56,6 @@ from garlicfarm_plugin_i2cp.streaming.stream import (
 )
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
 
-__all__ = ["Outbox", "StreamServer"]
-
 CONNECT_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 600.0
 """As long as a service may read nothing of what a client sends."""

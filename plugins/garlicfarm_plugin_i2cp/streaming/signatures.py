@@ -30,8 +30,6 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512, HashAl
 from garlicfarm.i2p.destination import check_signature
 from garlicfarm_plugin_i2cp.streaming.packet import OFFLINE_SIGNATURE, SIGNATURE_INCLUDED, Packet
 
-__all__ = ["Verifier", "verifier_of", "verify_packet"]
-
 _SIGNING_FIELD = slice(256, 384)
 _CERTIFICATE_AT = 384
 _KEY_CERTIFICATE = 5

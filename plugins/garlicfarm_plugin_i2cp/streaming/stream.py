@@ -37,19 +37,6 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf
 
-__all__ = [
-    "EndReason",
-    "Ended",
-    "Established",
-    "Event",
-    "Keys",
-    "Opened",
-    "Readable",
-    "Shared",
-    "Stream",
-    "Writable",
-]
-
 EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
 
 MAX_DATA_BYTES = 1812

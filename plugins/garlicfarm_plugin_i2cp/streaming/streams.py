@@ -47,8 +47,6 @@ from garlicfarm_plugin_i2cp.streaming.stream import (
     Stream,
 )
 
-__all__ = ["Streams"]
-
 EARLY_S = 10.0
 """How long packets wait for their SYN (i2pd)."""
 TOMBSTONE_S = 120.0

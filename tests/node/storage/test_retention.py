@@ -13,11 +13,11 @@ import trio
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.errors import Compacted, StorageError
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node import retention as retention_module
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.setup.provision import LOCAL_USER
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType

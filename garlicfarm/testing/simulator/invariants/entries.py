@@ -11,15 +11,6 @@ from garlicfarm.testing.simulator.invariants.history import History, ObservedMem
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 
-__all__ = [
-    "ApplicationEntries",
-    "LinearizableReads",
-    "RefusedProposals",
-    "ReplayedState",
-    "Snapshots",
-    "check_acknowledged",
-]
-
 
 class Snapshots:
     """A received snapshot covers committed entries: its term is that of its last entry, its Configuration the

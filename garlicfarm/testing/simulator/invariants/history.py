@@ -9,8 +9,6 @@ from garlicfarm.raft import Entry, Persist, Status
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["Chain", "CommitStep", "History", "ObservedMember", "Violation"]
-
 
 class Violation(AssertionError):
     """An invariant does not hold. ``name`` is the invariant's, ``text`` names members and places."""

@@ -9,17 +9,6 @@ from garlicfarm.testing.simulator.invariants.history import History, ObservedMem
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, MessageType, ValueType
 
-__all__ = [
-    "Configurations",
-    "DurableQuorum",
-    "MatchIndexes",
-    "Monotonic",
-    "PersistentVote",
-    "RemovedMembers",
-    "check_floor",
-    "check_indexes",
-]
-
 
 class DurableQuorum:
     """Committed means durable at a majority: when an entry is first known as committed, it is on the *disks*

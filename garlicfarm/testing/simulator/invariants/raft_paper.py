@@ -5,8 +5,6 @@ from __future__ import annotations
 from garlicfarm.raft import Ready, Role, Status
 from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
-__all__ = ["ElectionSafety", "LeaderAppendOnly", "LeaderCompleteness", "LogMatching", "StateMachineSafety"]
-
 
 class ElectionSafety:
     """Election Safety: at most one leader can be elected in a term (Raft §5.2)."""
