@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -91,8 +92,8 @@ async def test_it_is_a_stream_as_trio_wants_one(tls: Tls) -> None:
     async def clogged() -> tuple[TlsStream, TlsStream]:
         streams = await tls.pair(4096)
         for stream in streams:
-            while stream._flush_now():
-                stream._tls.write(bytes(1000))
+            while stream.send_now(bytes(1000)):
+                pass
         return streams
 
     await trio.testing.check_two_way_stream(tls.pair, clogged)
@@ -205,13 +206,12 @@ async def test_socket_is_read_as_the_caller_asks_within_bounds(
 async def test_one_send_is_one_write(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
-    def counted(stream: TlsStream, data: bytes) -> int:
+    def write(descriptor: int, data: bytes) -> int:
         written.append(len(data))
-        return write(stream, data)
+        return os.write(descriptor, data)
 
-    write = TlsStream._write
     async with tls.open_pair() as (one, _):
-        monkeypatch.setattr(TlsStream, "_write", counted)
+        monkeypatch.setattr(tls_stream, "os", SimpleNamespace(read=os.read, write=write))
         await one.send_all(bytes(60_000))  # four records
         monkeypatch.undo()
     assert len(written) == 1
@@ -284,10 +284,7 @@ async def test_connection_that_is_reset_is_broken(tls: Tls) -> None:
 
 async def test_damaged_record_breaks_the_stream_and_the_peer_learns_it(tls: Tls) -> None:
     async with tls.open_pair() as (one, other):
-        one._tls.write(b"to be damaged")
-        data = bytearray(one._outgoing.read())
-        data[-1] ^= 1
-        await one.transport_stream.send_all(data)
+        await one.transport_stream.send_all(b"\x17\x03\x03\0\x20" + bytes(32))  # the right form, no right MAC
         with pytest.raises(trio.BrokenResourceError) as caught:
             await other.receive_some()
         assert isinstance(caught.value.__cause__, ssl.SSLError)
@@ -410,11 +407,19 @@ async def test_key_updates_of_the_peer_are_answered(tls: Tls) -> None:
 
 
 async def test_peer_that_asks_and_never_reads_is_cut_off(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(ssl.SSLObject):
+        """It answers a key update whenever it reads."""
+
+        def read(self, *arguments: Any) -> Any:
+            self.write(b"an answer")
+            return super().read(*arguments)
+
+    monkeypatch.setattr(tls.client, "sslobject_class", Asked)
+    monkeypatch.setattr(tls_stream, "MAX_UNSENT_BYTES", 10_000)
     async with tls.open_pair(4096) as (one, _):
-        monkeypatch.setattr(tls_stream, "MAX_UNSENT_BYTES", 10_000)
-        while len(one._unsent) < 10_000:
-            one._tls.write(bytes(1000))
-            one._flush_now()
-        one._tls.write(b"an answer")
+        while one.send_now(bytes(1000)):
+            pass
+        for _ in range(10):
+            one.send_now(bytes(1000))
         with pytest.raises(trio.BrokenResourceError):
             await one.receive_some()
