@@ -1,4 +1,4 @@
-"""A feed plugin: a file with a JSON line for each entry, which goes on where it ended."""
+"""A feed plugin: a file with a JSON line for each entry, which continues where it ended."""
 
 import json
 from pathlib import Path
