@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from garlicfarm.admin import live_events
 from garlicfarm.client import (
@@ -32,6 +33,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
+from garlicfarm.feed.events import StandingEvent, encode_event
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import FakeNode, client_of, until
 
@@ -401,26 +403,56 @@ async def test_error_in_the_block_stays_what_it_was(node: FakeNode, url: str) ->
     assert scope.cancelled_caught
 
 
-def test_publisher_is_told_once_for_each_change_whichever_node_says_so() -> None:
-    standing = events._Standing()
-    for publisher, since, is_news in (
-        *((1, None, True), (1, None, False)),
-        *((2, 10, True), (2, 10, False), (1, 7, False), (2, None, False)),
-        *((1, 12, True), (1, 14, True), (1, None, False), (None, None, True)),
-    ):
-        event = PublisherEvent(20, publisher, since=since)
-        assert standing.is_news(event) == is_news, event
+@asynccontextmanager
+async def told(
+    node: FakeNode, nursery: trio.Nursery, *said: StandingEvent, after: int = 0
+) -> AsyncIterator[EventStream]:
+    """The events of a node that says just this, and that its last index is 99."""
+
+    async def tell(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        async with trio.open_nursery() as inner:
+            request = await wrap_server_stream(inner, stream)  # type: ignore[arg-type]
+            web = await request.accept()
+            await web.send_message(b"\n".join(map(encode_event, (*said, PositionEvent(99)))).decode())
+            with suppress(ConnectionClosed):
+                await web.get_message()
+
+    url = await node.impersonated(tell, nursery)
+    kinds = ["leader", "publisher", "position"]
+    async with node.client(url) as client, client.events("farm", after=after, kinds=kinds) as stream:
+        with trio.fail_after(240):
+            yield stream
 
 
-def test_leader_of_an_earlier_term_is_no_news() -> None:
-    standing = events._Standing()
-    for leader, term, is_news in ((1, 3, True), (2, 4, True), (1, 3, False), (2, 4, False), (None, 4, True)):
-        assert standing.is_news(LeaderEvent(0, leader, term)) == is_news, (leader, term)
+@pytest.mark.parametrize(
+    "those",
+    [
+        [
+            *((PublisherEvent(20, 1), True), (PublisherEvent(20, 1), False)),
+            *((PublisherEvent(20, 2, since=10), True), (PublisherEvent(20, 2, since=10), False)),
+            *((PublisherEvent(20, 1, since=7), False), (PublisherEvent(20, 2), False)),
+            *((PublisherEvent(20, 1, since=12), True), (PublisherEvent(20, 1, since=14), True)),
+            *((PublisherEvent(20, 1), False), (PublisherEvent(20, None), True)),
+        ],
+        [
+            *((LeaderEvent(0, 1, 3), True), (LeaderEvent(0, 2, 4), True), (LeaderEvent(0, 1, 3), False)),
+            *((LeaderEvent(0, 2, 4), False), (LeaderEvent(0, None, 4), True)),
+        ],
+    ],
+    ids=["publisher", "leader"],
+)
+async def test_what_is_known_already_or_out_of_date_is_no_news(node, nursery, those):
+    """Each change comes once, whichever node says so."""
+    async with told(node, nursery, *[event for event, _ in those]) as stream:
+        news = [await anext(stream) for _ in range(1 + sum(is_news for _, is_news in those))]
+    assert news == [*[event for event, is_news in those if is_news], PositionEvent(99)]
 
 
-def test_events_out_of_order_are_refused() -> None:
-    stream = EventStream([], "", 5, ["entry"], 0.0)
-    stream._check_order([LeaderEvent(5, 1, 1), PositionEvent(6), PositionEvent(6)])
+async def test_events_out_of_order_are_refused(node: FakeNode, nursery: trio.Nursery) -> None:
+    right: list[StandingEvent] = [LeaderEvent(5, 1, 1), PositionEvent(6), PositionEvent(6)]
+    async with told(node, nursery, *right, after=5) as stream:
+        assert [await anext(stream) for _ in right] == right
     for wrong in ([LeaderEvent(4, 1, 1)], [PositionEvent(7), PositionEvent(6)]):
-        with pytest.raises(RemoteProtocolError, match="order"):
-            stream._check_order(wrong)
+        async with told(node, nursery, *wrong, after=5) as stream:
+            with pytest.raises(RemoteProtocolError, match="order"):
+                await anext(stream)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
 from garlicfarm.admin.problems import problem_of
 from garlicfarm.client import AdminClient
-from garlicfarm.errors import NotLeader, OutcomeUnknown, ProposalDropped
+from garlicfarm.errors import NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.refusals import Refusal
 from tests.admin.fake_node import FakeNode
 
@@ -187,12 +188,15 @@ async def test_leader_that_cannot_be_followed_is_named(node, url, tmp_path, why)
     assert leader.farm.changes == []
 
 
-async def test_nodes_that_send_each_other_on_for_ever_are_left(node: FakeNode, url: str) -> None:
+async def test_nodes_that_send_each_other_on_for_ever_are_left(node: FakeNode) -> None:
     node.farm.post_error = NotLeader(2, f"ssl://b.example:1?pin={node.pin}")
-    client = node.client(url)
-    async with client:
-        for port in range(1, 60):
-            node.farm.url_of_leader = f"https://127.0.0.1:{port}"
-            with trio.fail_after(240), pytest.raises(NotLeader):
-                await client.remove_member("farm", 3)
-        assert len(client._nodes) <= 17
+    async with AsyncExitStack() as stack:
+        async with node.running() as url:
+            client = await stack.enter_async_context(node.client(url))
+            for port in range(1, 60):
+                node.farm.url_of_leader = f"https://127.0.0.1:{port}"
+                with trio.fail_after(240), pytest.raises(NotLeader):
+                    await client.remove_member("farm", 3)
+        with pytest.raises(UnreachableError) as told:
+            await client.members("farm")
+    assert str(told.value).count("https://") == 17, "it asks these, and no more"
