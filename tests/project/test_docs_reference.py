@@ -129,7 +129,7 @@ def test_admin_page_has_every_kind_of_event_and_the_limits_of_watchers() -> None
     assert sorted(kinds) == sorted(events.KINDS)
     for fact in (
         f"{live_events.QUIET_S:.0f} s without another event",
-        f"rests for {live_events.REST_PER_MESSAGE_S * 1000:.0f} ms",
+        f"pauses for {live_events.REST_PER_MESSAGE_S * 1000:.0f} ms",
         f"at {live_events.BYTES_PER_S / 1e6:.0f} MB/s",
         f"newest {live_events.HELD_BYTES >> 20} MiB",
         f"{SEND_S:.0f} s is disconnected",
