@@ -29,8 +29,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-__all__ = ["Mutant", "planted", "read_mutants"]
-
 _TESTS = Path(__file__).parent
 SURVIVED, STUMBLED = 1, 2  # exit codes
 

@@ -11,8 +11,6 @@ import trio
 from garlicfarm.errors import UnreachableError
 from garlicfarm.lab.processes import ProcessFarm
 
-__all__ = ["leader_of", "status_when"]
-
 HANG_GUARD_S = 240
 
 

@@ -16,8 +16,6 @@ from typing import Any, Protocol, Self, TypeVar
 import pytest
 import trio
 
-__all__ = ["Terminal", "background", "led", "running", "told", "until", "wait_until", "without_signs_of_life"]
-
 ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 

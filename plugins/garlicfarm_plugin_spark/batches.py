@@ -12,8 +12,6 @@ from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.offsets import Position
 from garlicfarm_plugin_spark.options import Start
 
-__all__ = ["MAX_VALUE_BYTES", "Extent", "Gone", "Losses", "State", "next_positions", "shares", "split"]
-
 MAX_VALUE_BYTES = 1 << 20
 """The largest value of an entry."""
 

@@ -13,8 +13,6 @@ from garlicfarm_plugin_spark.job import Job
 from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.stored_state import is_readable
 
-__all__ = ["check_checkpoint", "check_places", "newest_batch"]
-
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _SINK = ".sink"
 """The file in a checkpoint that names the sink of its query."""

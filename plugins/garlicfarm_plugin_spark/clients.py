@@ -13,8 +13,6 @@ import httpx
 from garlicfarm.client.trust import NodeAccess, client_tls, node_address
 from garlicfarm.credentials.private_files import read_private_file
 
-__all__ = ["connect"]
-
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0  # shorter than the listener's

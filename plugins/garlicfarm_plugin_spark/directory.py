@@ -20,19 +20,6 @@ from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 
-__all__ = [
-    "Directory",
-    "HadoopDirectory",
-    "LocalDirectory",
-    "check_directory",
-    "claim_directory",
-    "is_uri",
-    "local_path",
-    "location",
-    "locked",
-    "open_directory",
-]
-
 _KIND = ".rows"
 """The file in a directory of rankings that says which rows it has, and by which version of the common
 algorithm. Readers of Parquet pass over it."""

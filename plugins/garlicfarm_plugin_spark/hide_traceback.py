@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Mapped = Callable[[Iterator[pandas.DataFrame]], Iterator[pandas.DataFrame]]
 
-__all__ = ["hide_traceback", "map_frames"]
-
 _FAILURE = "failure"
 
 

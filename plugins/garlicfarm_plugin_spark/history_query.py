@@ -20,8 +20,6 @@ from garlicfarm_plugin_spark.ranking import ENTRY, Fold, Keep, Row, fold_farms
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["follow_log", "follow_rows", "history"]
-
 _FOUND = OUTPUT.replace("period timestamp", "period_ms bigint")
 
 

@@ -16,8 +16,6 @@ from garlicfarm_plugin_spark.node_reader import NodeReader
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.stored_state import StoredFold, stored_folds
 
-__all__ = ["described", "inspect"]
-
 POLICY = ("interval_ms", "R", "margin", "lifetime_ms", "weights", "overrides", "excluded")
 
 

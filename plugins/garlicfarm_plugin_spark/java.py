@@ -12,8 +12,6 @@ from pathlib import Path
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["check_java", "find_java_home"]
-
 LEAST = 17
 ANSWER_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')

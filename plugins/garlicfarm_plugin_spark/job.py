@@ -13,9 +13,6 @@ from garlicfarm_plugin_spark.node_reader import FarmHead
 from garlicfarm_plugin_spark.options import MAX_ENTRIES
 from garlicfarm_plugin_spark.ranking import Rows
 
-__all__ = ["Job", "Viewer", "bounded", "ranked_farms", "sink_options", "source_options"]
-
-
 ROWS_BYTES, MEMBER_BYTES = 1 << 28, 1 << 10
 """What the rows of a batch may take, which the sink holds; what a row takes for each member of its farm."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.trust import NodeAccess
     from garlicfarm.feed import Entry
 
-__all__ = ["FarmHead", "NodeReader", "close_readers", "open_reader"]
-
 T = TypeVar("T")
 
 MAX_RANGE = 20_000  # indexes that one request may ask for

@@ -23,8 +23,6 @@ from typing import Any
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["Position", "decode_offset", "encode_offset"]
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

@@ -17,16 +17,6 @@ from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
 if TYPE_CHECKING:
     from garlicfarm.client.trust import NodeAccess
 
-__all__ = [
-    "DEFAULTS",
-    "OPTIONS",
-    "FarmsOfNodes",
-    "GivenOptions",
-    "SourceOptions",
-    "Start",
-    "read_options",
-]
-
 MAX_ENTRIES = 20_000
 
 _OF_NODES = ("url", "user", "passwordFile", "pin", "ca", "application")

@@ -10,8 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["RankMetrics", "served"]
-
 
 class RankMetrics:
     """All metrics of one ``rank``, in ``registry``. Those of a farm are absent before they are known."""

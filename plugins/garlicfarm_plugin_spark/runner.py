@@ -39,8 +39,6 @@ from garlicfarm_plugin_spark.session import (
 from garlicfarm_plugin_spark.stored_state import check_state
 from garlicfarm_plugin_spark.verify import NodeStates, Verifier
 
-__all__ = ["most_members", "run"]
-
 T = TypeVar("T")
 
 POLL_S = 0.5

@@ -21,17 +21,6 @@ from typing import Any
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.java import check_java, find_java_home
 
-__all__ = [
-    "LOG4J",
-    "PythonProcessLost",
-    "Session",
-    "cause",
-    "check_installed",
-    "lost_python",
-    "text_of",
-    "unreachable",
-]
-
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "garlicfarm rank",

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from garlicfarm.client.trust import NodeAccess
 
-__all__ = ["RankingWriter"]
-
 OPTIONS = ("url", "user", "passwordFile", "query", "pin", "ca", "run", "failOnDataLoss")
 COLUMNS = ("farm", "farm_id", "log_index", "ranking")
 _log = logging.getLogger("garlicfarm.spark")

@@ -54,17 +54,6 @@ if TYPE_CHECKING:
     from garlicfarm.client.trust import NodeAccess
     from garlicfarm_plugin_spark.sink import RankingWriter
 
-__all__ = [
-    "SCHEMA",
-    "STATE",
-    "BatchReader",
-    "GarlicFarm",
-    "LogReader",
-    "PushdownReader",
-    "Range",
-    "RefusedReader",
-]
-
 STATE = 0
 """``value_type`` of a row that holds the application's state."""
 SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"

@@ -20,8 +20,6 @@ from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.publishing.fold_state import SCHEMA, Header
 from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 
-__all__ = ["NodeStates", "Verifier"]
-
 KEPT = 1_000
 """How many digests of each side are kept for a farm. One side is seconds behind the other, not minutes."""
 

@@ -30,8 +30,6 @@ from tests.crash import powerloss
 from tests.crash.crash_checks import Violation, read_log
 from tests.crash.watched_farm import RAFT, RETENTION, WatchedFarm
 
-__all__ = ["ChaosFarm", "Plan", "chaos_farm"]
-
 WRITERS = 12
 PAUSE_S = 0.1
 STORAGE_FAILED = 7

@@ -5,8 +5,6 @@ from __future__ import annotations
 from garlicfarm.node.read_index import ReadIndexRequests
 from tests.crash import mutant
 
-__all__ = ["MUTANTS", "SHOWN_BY"]
-
 
 def read_anywhere() -> None:
     """Any node answers linearizable reads at once, with what it has applied."""

@@ -17,8 +17,6 @@ from tests.crash.crash_checks import Violation
 if TYPE_CHECKING:
     from tests.chaos.chaos_farm import ChaosFarm
 
-__all__ = ["starve"]
-
 CONNECTIONS = 300  # to each victim, half of them to its admin port
 CONNECT_S = 5.0
 

@@ -9,8 +9,6 @@ import trio
 
 from tests.chaos.chaos_farm import ChaosFarm
 
-__all__ = ["hang_disks"]
-
 
 async def hang_disks(farm: ChaosFarm, nodes: Collection[int], for_s: float) -> int:
     """Let a minority's disks hang until their nodes have noticed, another one leads and commits, and for a

@@ -22,8 +22,6 @@ from tests.crash.crash_client import PASSWORD
 if TYPE_CHECKING:
     from tests.chaos.chaos_farm import ChaosFarm
 
-__all__ = ["endless"]
-
 CONNECTIONS = 4
 MESSAGE_BYTES = 64 << 20  # of each
 MOST_GROWTH_BYTES = 64 << 20  # for all that the node does meanwhile; all messages are four times that

@@ -42,8 +42,6 @@ from tests.raft.test_raft_extreme_numbers import EXTREMES, HEADER, REQUESTS, STR
 if TYPE_CHECKING:
     from tests.chaos.chaos_farm import ChaosFarm
 
-__all__ = ["extreme_numbers"]
-
 NODES = 3
 REQUESTS_TO_EACH = 60
 ANSWERS = 60

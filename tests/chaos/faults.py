@@ -18,8 +18,6 @@ from tests.chaos.endless import endless
 from tests.chaos.extreme_numbers import extreme_numbers
 from tests.chaos.flood import flood
 
-__all__ = ["KINDS", "Kind", "draw"]
-
 Strike = Callable[[ChaosFarm, random.Random], Awaitable[str]]
 
 

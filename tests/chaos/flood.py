@@ -25,8 +25,6 @@ from tests.crash.watched_farm import WatchedFarm
 if TYPE_CHECKING:
     from tests.chaos.chaos_farm import ChaosFarm
 
-__all__ = ["flood"]
-
 NODES = 3
 USERS = 4
 CONNECTIONS = 4  # of each user

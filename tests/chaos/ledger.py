@@ -8,8 +8,6 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry
 from tests.crash.crash_checks import Violation
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """The application entries of the log, as all nodes show them. Its methods raise `Violation`."""

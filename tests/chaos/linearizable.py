@@ -29,8 +29,6 @@ import msgspec
 
 from tests.crash.crash_checks import Violation
 
-__all__ = ["Operation", "Post", "Read", "check_linearizable"]
-
 
 class Post(msgspec.Struct, frozen=True, tag="post"):
     """``label`` was posted, once and under no other label. ``index``: of its acknowledgement, 0 where there

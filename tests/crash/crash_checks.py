@@ -17,18 +17,6 @@ from garlicfarm.storage import LogStore
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = [
-    "Attempts",
-    "Log",
-    "StateMachine",
-    "Violation",
-    "check_attempts",
-    "check_logs",
-    "fold",
-    "read_journal",
-    "read_log",
-]
-
 FARM = "farm"
 StateMachine = LogApplication | PublisherFold
 

@@ -16,8 +16,6 @@ from garlicfarm.setup.provision import FarmPlan
 from tests.crash import crash_client, powerloss
 from tests.crash.watched_farm import RAFT, RETENTION, WatchedFarm
 
-__all__ = ["Rounds", "run_rounds"]
-
 WRITERS = {"log": 64, "publisher": 8}
 PAUSE_S = {"log": 0.03, "publisher": 0.05}
 VICTIMS = {"leader": 14, "leader and follower": 2, "follower": 2, "both followers": 2}

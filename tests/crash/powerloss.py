@@ -39,8 +39,6 @@ from pathlib import Path
 
 from garlicfarm.lab.line_server import LineServer, line_server, startup_error
 
-__all__ = ["Storage", "mounted", "why_unavailable"]
-
 _HEADER = struct.Struct("<IIQQIIIHH")  # length, opcode, unique, node …
 _ANSWER = struct.Struct("<IiQ")
 _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")

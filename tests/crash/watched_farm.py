@@ -48,8 +48,6 @@ from tests.crash.crash_checks import (
 )
 from tests.crash.crash_client import PASSWORD, Spec
 
-__all__ = ["RAFT", "RETENTION", "WatchedFarm"]
-
 RAFT = {
     "election_timeout_min_s": 0.6,
     "election_timeout_max_s": 1.2,

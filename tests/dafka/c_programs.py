@@ -16,8 +16,6 @@ import trio
 
 from garlicfarm.transport import Endpoint
 
-__all__ = ["CProgram", "c_consumer", "c_producer", "c_program", "c_store", "c_tower"]
-
 
 class CProgram:
     """A running one. ``lines`` are what it has printed."""

@@ -16,8 +16,6 @@ import trio
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.mesh import open_mesh
 
-__all__: list[str] = []
-
 
 async def main(directory: str, tower: str) -> None:
     config = MeshConfig(towers=(tower,), key_file="producer.key", peers_file="peers.toml")

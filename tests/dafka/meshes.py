@@ -18,8 +18,6 @@ from garlicfarm_plugin_dafka.network import Received
 from garlicfarm_plugin_dafka.sockets import Context, Socket
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 
-__all__ = ["ForeignSocket", "ForeignTower", "KeyRing", "plain_tower", "received", "subscribed"]
-
 
 class ForeignSocket(Socket):
     """One of a program that is none of ours: ZeroMQ listens and connects itself."""

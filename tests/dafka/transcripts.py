@@ -23,8 +23,6 @@ from garlicfarm_plugin_dafka.farm_feed import FarmProducer
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.network import Received, Subscription
 
-__all__ = ["Event", "FarmRecorder", "Recorder", "read_transcript", "recorded"]
-
 BESIDE = "C dafka c2dc88d"
 
 

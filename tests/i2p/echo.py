@@ -31,8 +31,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Side", "silent", "stand_in"]
-
 HOST = "127.0.0.1"
 TRY_S = 12.0  # the first stream after a start often leads nowhere
 PAUSE_S = 0.5

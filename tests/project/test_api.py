@@ -73,6 +73,18 @@ def test_plugins_and_examples_import_by_the_doors_and_the_list_for_plugins_has_n
     assert users == ROOMS_OF_PLUGINS
 
 
+def test_names_are_listed_by_the_doors_and_by_packages_alone() -> None:
+    """Elsewhere an underscore says what is private."""
+    doors = {Path(spec.origin) for door in DOORS if (spec := find_spec(door)) is not None and spec.origin}
+    listing = {
+        path
+        for folder in ("garlicfarm", "plugins", "transports")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "__init__.py" and re.search("^__all__ =", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert listing - doors == {ROOT / "plugins" / "pyspark_garlicfarm.py"}  # it lends Spark a name
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_door_exports_what_the_page_lists(door: str) -> None:
     assert set(import_module(door).__all__) == DOORS[door]

@@ -9,8 +9,6 @@ import trio
 
 from garlicfarm.transport import Endpoint
 
-__all__ = ["SamRouter"]
-
 
 class SamRouter:
     """Use it as an async context manager. ``replies``: command → line without its end, raw bytes to send, or

@@ -38,8 +38,6 @@ from garlicfarm.wire import decode_configuration, decode_snapshot_sync_request
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response, ValueType
 from tests.raft.playbook import ALL, READ, SNAPSHOT, Player
 
-__all__ = ["play"]
-
 
 def play(script: str) -> str:
     """The script with the transcript that it leads to now."""

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["WebHdfs", "web_hdfs"]
-
 PREFIX = "/webhdfs/v1"
 CHANGING = {"CREATE", "DELETE", "MKDIRS", "RENAME"}
 DEFAULTS = {
