@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,12 +88,16 @@ def test_snapshot_that_no_log_leads_to_is_noticed() -> None:
 def test_only_what_counts_is_kept_however_many_statuses_there_are() -> None:
     silences, record = Silences(), MemberRecord(R=1000)
     silences.on_newest(2, MemberRecord(R=1000, index=1))
-    for index in range(2, 5000):
-        record.index = index
-        silences.on_newest(1, record)
-        silences.on_counted(1, index - 1, [record.interval_ms])
-    assert silences.against(2) == {1: 1000}
-    assert len(silences._reaches[1][record.interval_ms]) == 1000
-    silences.on_newest(2, MemberRecord(R=1000, index=5000))
-    silences.on_counted(1, 4999, [record.interval_ms])
-    assert silences._reaches[1][record.interval_ms] == [4999]
+    tracemalloc.start()
+    try:
+        for index in range(2, 10_000):
+            record.index = index
+            silences.on_newest(1, record)
+            silences.on_counted(1, index - 1, [record.interval_ms])
+        assert silences.against(2) == {1: 1000}
+        assert tracemalloc.get_traced_memory()[1] < 100_000, "a thousand numbers, not ten thousand"
+        silences.on_newest(2, MemberRecord(R=1000, index=10_000))
+        silences.on_counted(1, 9_999, [record.interval_ms])
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()
