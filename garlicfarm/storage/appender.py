@@ -31,7 +31,7 @@ from garlicfarm.storage.segments import (
 
 LOG = "log"
 PART = "log.part"
-_SEGMENT_BYTES = 8 << 20
+SEGMENT_BYTES = 8 << 20
 _PAGE_BYTES = 1 << 20
 
 _T = TypeVar("_T")
@@ -77,7 +77,7 @@ class Appender:
         all of it or nothing, and durable on return. Returns where the entries of each step lie. Raises
         `struct.error`, too: a number is too large."""
         log = self._log
-        if log.end.offset >= _SEGMENT_BYTES:
+        if log.end.offset >= SEGMENT_BYTES:
             self._begin_segment()
         encoder = Encoder(log.end)
         state, begins, last = log.hard_state, log.boundary, self._last

@@ -93,7 +93,7 @@ def test_connections_admitted_are_fewer_the_lower_the_limit_is(monkeypatch: pyte
 def test_segment_begins_as_soon_as_there_is_a_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appender, "_SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(appender, "SEGMENT_BYTES", 2000)
     create_store(tmp_path / "farm", GENESIS)
     store = LogStore.open(tmp_path / "farm", farm="farm")
     entries = [Entry(index, 1, ValueType.APPLICATION, bytes(500)) for index in range(1, 31)]

@@ -78,7 +78,7 @@ def file_of(snapshot: Snapshot, directory: Path) -> bytes:
 
 
 async def main(directory: Path) -> None:
-    appender._SEGMENT_BYTES = 2000  # so that a compaction deletes several segments
+    appender.SEGMENT_BYTES = 2000  # so that a compaction deletes several segments
     durable, stored = trio.Event(), trio.Event()
     received: tuple[int, SnapshotMeta | None] = (0, None)
 

@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new segment after each 2,000 bytes."""
-    monkeypatch.setattr(appender, "_SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(appender, "SEGMENT_BYTES", 2000)
 
 
 async def write(store: LogStore, steps: list[Persist]) -> list[int]:

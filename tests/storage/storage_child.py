@@ -55,7 +55,7 @@ def applied(state: HardState, log: list[Entry], step: Persist) -> tuple[HardStat
 
 
 async def main(directory: Path, seed: int, options: dict[str, int]) -> None:
-    appender._SEGMENT_BYTES = options.get("segment_bytes", appender._SEGMENT_BYTES)
+    appender.SEGMENT_BYTES = options.get("segment_bytes", appender.SEGMENT_BYTES)
     durable = trio.Event()
 
     def on_durable(token: int) -> None:

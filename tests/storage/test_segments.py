@@ -175,7 +175,7 @@ def test_log_is_what_was_durable_or_being_written_whatever_dies(
     seed: int, lives: list[tuple[int, int]]
 ) -> None:
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+        patch.setattr(appender, "SEGMENT_BYTES", SEGMENT_BYTES)
         make_log(Path(name), GENESIS, HardState(), NOTHING, ())
         rnd, states, directory = Random(seed), {EMPTY}, Path(name) / "log"
         with closing(CrashingDisk(directory, rnd)) as disk:
@@ -226,7 +226,7 @@ def test_each_call_may_be_the_last_one_and_each_of_the_next_open(
 ) -> None:
     """Of a script with all kinds of records and new segments, where the process dies, or the call fails;
     ``keep``: then the power fails (None: it does not)."""
-    monkeypatch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(appender, "SEGMENT_BYTES", SEGMENT_BYTES)
     make_log(tmp_path, GENESIS, HardState(), NOTHING, ())
     directory, rnd = tmp_path / "now", Random(1)
     for dies_at in itertools.count(1):
@@ -253,7 +253,7 @@ def test_each_call_may_be_the_last_one_and_each_of_the_next_open(
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log of two segments, with all kinds of records, in order closed."""
-    monkeypatch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(appender, "SEGMENT_BYTES", SEGMENT_BYTES)
     make_log(tmp_path, GENESIS, HardState(), NOTHING, ())
     configuration = Entry(2, 1, ValueType.CONFIGURATION, encode_configuration(Configuration(2, 0)))
     steps = [

@@ -124,7 +124,7 @@ async def running(directory: Path) -> AsyncIterator[Running]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch gets a segment of its own."""
-    monkeypatch.setattr(appender, "_SEGMENT_BYTES", 0)
+    monkeypatch.setattr(appender, "SEGMENT_BYTES", 0)
 
 
 def view(store: LogStore) -> tuple[Any, ...]:

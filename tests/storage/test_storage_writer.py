@@ -210,7 +210,7 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_store, "_TAIL_BYTES", tail_bytes)
-        patch.setattr(appender, "_SEGMENT_BYTES", segment_bytes)
+        patch.setattr(appender, "SEGMENT_BYTES", segment_bytes)
         create_store(Path(directory), Genesis("farm", bytes(16), "log", 2, None))
         with closing(LogStore.open(Path(directory), farm="farm")) as store:
             writing = Writer(store, on_durable)

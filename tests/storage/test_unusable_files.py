@@ -23,7 +23,6 @@ from garlicfarm.storage import (
     create_store,
     read_committed,
     read_genesis,
-    segments,
 )
 from garlicfarm.storage.appender import Appender
 from garlicfarm.storage.segments import read_log, segment_name
@@ -117,12 +116,11 @@ def test_device_is_refused() -> None:
 
 def append(directory: Path, records: bytes) -> None:
     """A frame of these records, whose checksums are right."""
-    log = read_log(directory / "log")
-    encoder = segments.Encoder(log.end)
-    encoder._add(records)
-    frame, _ = encoder.frame()
-    with (directory / "log" / segment_name(log.end.number)).open("ab") as file:
-        file.write(frame)
+    end = read_log(directory / "log").end
+    head = struct.pack(">4sII", end.mark, end.sequence, len(records))
+    checksums = struct.pack(">II", crc32(head), crc32(records, end.checksum))
+    with (directory / "log" / segment_name(end.number)).open("ab") as file:
+        file.write(head + checksums + records)
 
 
 def entry_record(index: int, size: int, value: bytes, kind: int = ValueType.APPLICATION) -> bytes:
