@@ -4,6 +4,8 @@ if it were more. The bound itself is of a hundred hours (`make sim`): fewer may 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import permutations
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from garlicfarm.raft import Role
 from garlicfarm.testing.simulator import simulation, slow_simulation
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.slow_cluster import PARTITIONS
-from garlicfarm.testing.simulator.slow_links import Path, SimulatedLink, SlowNetwork
+from garlicfarm.testing.simulator.slow_links import Path, SimulatedLink
 from garlicfarm.testing.simulator.slow_simulation import PATH, RunStatistics, SlowSimulation
 
 ROUND_TRIP_MS = 3_400
@@ -109,18 +111,20 @@ def test_main_slow_violation_prints_the_command_that_repeats_it(
 
 
 def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = SlowNetwork.opened
-
-    def lost_at_first(network: SlowNetwork, round_trips: int) -> int | None:
-        return opened(network, round_trips) if network._scheduler.now else None
-
-    monkeypatch.setattr(SlowNetwork, "opened", lost_at_first)
     simulation = SlowSimulation(1, path=STEADY)
+    scheduler = simulation.scheduler
+    network: Any = simulation.network
+    opened, connect = network.opened, network.connect
     up: list[int] = []
-    for link in simulation._links.values():
-        monkeypatch.setattr(link, "_on_up", lambda *ends: up.append(simulation.scheduler.now))
+
+    def noted(*ends: Any) -> Any:
+        up.append(scheduler.now)
+        return connect(*ends)
+
+    monkeypatch.setattr(network, "opened", lambda round_trips: opened(round_trips) if scheduler.now else None)
+    monkeypatch.setattr(network, "connect", noted)
     _pass(simulation, 12_000)
-    assert up == [4_000 + 2 * ROUND_TRIP_MS] * len(simulation._links)
+    assert up == [4_000 + 2 * ROUND_TRIP_MS] * len(list(permutations(simulation.members, 2)))
 
 
 # ---------------------------------------------------------------------- on links that are only slow
