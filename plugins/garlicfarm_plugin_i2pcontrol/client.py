@@ -151,11 +151,28 @@ class I2PControlClient:
         headers: i2pd has room for a request of 1024 bytes, and recognizes names only in this spelling."""
         import httpx
 
+        class OnePiece(httpx.AsyncByteStream):
+            """Not httpx's own, a generator, which Trio calls leaked where the exchange is cancelled."""
+
+            pieces = iter([body])
+
+            def __aiter__(self) -> OnePiece:
+                return self
+
+            async def __anext__(self) -> bytes:
+                for piece in self.pieces:
+                    return piece
+                raise StopAsyncIteration
+
         request = httpx.Request(
             "POST",
             self._url,
-            headers={"Content-Type": "application/json"},
-            content=body,
+            headers={
+                "Host": self._name,
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+            },
+            stream=OnePiece(),
             extensions={"trace": self._check_certificate()},
         )
         received = bytearray()

@@ -74,6 +74,7 @@ def test_location_of_a_uri_is_verbatim_and_of_a_path_absolute(where: str, passed
     assert is_uri(where) == (where == passed_on)
 
 
+@pytest.mark.spark  # they need pyarrow
 @pytest.mark.parametrize("command", [["compact"], ["history"], ["report", "--html", "page.html"]])
 def test_commands_that_need_a_path_refuse_a_uri(command: list[str]) -> None:
     done = CliRunner().invoke(cli, ["rank", *command, "viewfs://barn/farms/rows"])
