@@ -1,4 +1,4 @@
-"""What operators should see to in a farm that has a majority: nobody publishes, or a clock is wrong.
+"""What operators should fix in a farm that has a majority: no member publishes, or a clock is wrong.
 
 Troubles are found while the log is folded and are not part of the fold's state: after a restore from a
 snapshot they are found anew. No clock is read. Time passes by the members' statuses, so an election, a
@@ -76,7 +76,7 @@ class Troubles:
             why = f"member {publisher} is named, and has no [[farm.publisher]]"
         else:
             why = f"member {publisher} is named and fails; `garlicfarm publish show` on its machine says why"
-        yield f"nobody publishes: {why}"
+        yield f"no member publishes: {why}"
 
     def _clocks(self, farm: FarmQueries) -> Iterator[str]:
         for member in farm.members:

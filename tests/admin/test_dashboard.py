@@ -262,11 +262,11 @@ async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
 
 
 async def test_page_says_what_is_wrong_with_the_farm(node: FakeNode, url: str) -> None:
-    body = {**node.farm.status(), "problems": ["nobody publishes: no member is eligible"]}
+    body = {**node.farm.status(), "problems": ["no member publishes: no member is eligible"]}
     async with node.http(url, "rita") as client:
         assert "Problem" not in (await client.get("/")).text
         node.farm.status = lambda: body  # type: ignore[method-assign]
-        assert "nobody publishes: no member is eligible" in Texts((await client.get("/")).text).text
+        assert "no member publishes: no member is eligible" in Texts((await client.get("/")).text).text
 
 
 async def test_page_shows_the_feeds_of_the_node_and_what_to_do_about_them(node: FakeNode, url: str) -> None:

@@ -58,13 +58,13 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             {
                 "fault_tolerance": 1,
                 "problems": [
-                    "nobody publishes: no member is eligible; `garlicfarm farm show` says why",
+                    "no member publishes: no member is eligible; `garlicfarm farm show` says why",
                     "the clock of member 3 is 60 min behind the farm's: correct it",
                 ],
             },
             6,
             "farm farm: degraded, leader 1, can lose 1 more"
-            "; nobody publishes: no member is eligible; `garlicfarm farm show` says why"
+            "; no member publishes: no member is eligible; `garlicfarm farm show` says why"
             "; the clock of member 3 is 60 min behind the farm's: correct it",
         ),
         # Two of two: none can be lost, and none is missing.

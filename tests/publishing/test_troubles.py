@@ -71,12 +71,12 @@ def test_a_publisher_that_never_publishes_is_told_after_three_r_statuses(seed: i
     assert told(posting, 8 * INTERVAL_MS) == set()
     posting.run(4 * INTERVAL_MS)
     (one,) = posting.farm.troubles()
-    assert one.startswith("nobody publishes: member ")
+    assert one.startswith("no member publishes: member ")
     # Sanctions and changes of the publisher do not hide it.
     for _ in range(200):
         posting.step()
         (one,) = posting.farm.troubles()
-        assert one.startswith("nobody publishes: ")
+        assert one.startswith("no member publishes: ")
 
 
 def test_a_farm_without_publishers_is_not_expected_to_publish() -> None:
@@ -94,11 +94,13 @@ def test_why_nobody_publishes() -> None:
         return log.farm.troubles()
 
     assert rounds(10, 0, 1, 2) == [
-        "nobody publishes: member 2 is named and fails; `garlicfarm publish show` on its machine says why"
+        "no member publishes: member 2 is named and fails; `garlicfarm publish show` on its machine says why"
     ]
     log.override(1, "off")
     log.override(2, "off")
-    assert log.farm.troubles() == ["nobody publishes: no member is eligible; `garlicfarm farm show` says why"]
+    assert log.farm.troubles() == [
+        "no member publishes: no member is eligible; `garlicfarm farm show` says why"
+    ]
 
 
 def test_the_only_member_that_could_publish_is_silent() -> None:
@@ -106,7 +108,7 @@ def test_the_only_member_that_could_publish_is_silent() -> None:
     assert told(posting, HOUR_MS) == set()
     posting.alive.remove(1)
     posting.run(20 * INTERVAL_MS)
-    assert posting.farm.troubles() == ["nobody publishes: only member 1 could, which is silent"]
+    assert posting.farm.troubles() == ["no member publishes: only member 1 could, which is silent"]
     posting.revive(1)
     posting.run(3 * INTERVAL_MS)
     assert posting.farm.troubles() == []
