@@ -51,7 +51,7 @@ _MESH_OPTIONS = (
         default=("tcp://127.0.0.1:5556",),
         show_default=False,
         metavar="URL",
-        help="Where the others are found, tcp://HOST:PORT?out=PORT&peer=NAME; repeatable. out: the second"
+        help="Where to find the others, tcp://HOST:PORT?out=PORT&peer=NAME; repeatable. out: the second"
         " port of the tower, if it is not the next one; peer: its name in --peers-file."
         "  [default: tcp://127.0.0.1:5556]",
     ),
@@ -66,7 +66,7 @@ _MESH_OPTIONS = (
         "--advertise",
         default="",
         metavar="URL",
-        help="Where the others reach --listen, if not there; port 0: at its port.",
+        help="Where the others reach this node, if not at --listen; port 0: the port of --listen.",
     ),
     click.option(
         "--high-water-mark",
@@ -133,7 +133,7 @@ def plugin(module: str) -> Any:
 @click.option(
     "--max-age",
     metavar="DURATION",
-    help="Delete records this long after they were saved, as 30d. Default: never.",
+    help="Delete records this long after they were saved, such as 30d. Default: never.",
 )
 @click.option(
     "--max-bytes",
@@ -196,9 +196,9 @@ async def _store(config: Any, directory: Path, topics: tuple[str, ...] | None, r
 @_key_options
 @shared_options("verbosity")
 def tower(options: Options, listen: str, key_file: str, peers_file: str) -> None:
-    """Run a tower until SIGTERM or Ctrl-C: it tells nodes of each other. Records do not go through it.
+    """Run a tower until SIGTERM or Ctrl-C: it introduces nodes to each other. Records do not go through it.
 
-    Prints its address, as nodes take it, once it listens. Nodes can have several towers; one is enough.
+    Prints its address, for --tower, once it listens. Nodes can have several towers; one is enough.
     """
     config = plugin("config").TowerConfig(listen=listen, key_file=key_file, peers_file=peers_file)
     run_role("info", options, _tower, config)

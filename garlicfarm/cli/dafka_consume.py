@@ -33,7 +33,7 @@ class Start(click.ParamType[str | int]):
         if text in ("earliest", "latest"):
             return text
         if not (text.isascii() and text.isdecimal() and len(text) < 19):
-            self.fail(f"{value!r} is none of earliest, latest, and a sequence as 0 or 1000", param, ctx)
+            self.fail(f"{value!r} is not earliest, latest or a sequence such as 1000", param, ctx)
         return int(text)
 
 
@@ -59,12 +59,12 @@ class Start(click.ParamType[str | int]):
     "--offsets",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Go on where FILE says, and save there what has been printed.",
+    help="Continue where FILE says, and save there what has been printed.",
 )
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Go on behind records that no node has any more, with a warning. Without it, they are an error.",
+    help="Skip records that no node has any more, with a warning. Without it, they are an error.",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @mesh_options

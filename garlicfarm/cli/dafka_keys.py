@@ -28,7 +28,7 @@ def keys() -> None:
     type=click.Choice(_ROLES),
     multiple=True,
     required=True,
-    help="What the holder of the key may be; repeatable.",
+    help="A role that the key allows; repeatable.",
 )
 @click.option("--name", metavar="NAME", help="What the others call it.  [default: FILE without its suffix]")
 def create(file: Path, roles: tuple[str, ...], name: str | None) -> None:

@@ -38,17 +38,17 @@ from garlicfarm.cli.say import say
     "--identity",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the partition in FILE, and each record until it is saved: a later run goes on with both.",
+    help="Keep the partition in FILE, and each record until it is saved: a later run continues with both.",
 )
 @mesh_options
 @shared_options("timeout", "verbosity")
 def produce(options: Options, topic: str, acks: int, identity: Path | None, mesh: Mapping[str, Any]) -> int:
     """Produce each line of the standard input as a record of TOPIC, in a partition of its own.
 
-    Each run makes a new partition, which readers remember. What produces again and again, or must lose
-    nothing when it is killed, has an --identity.
+    Each run makes a new partition, which readers remember. To produce repeatedly, or to lose
+    nothing when killed, use --identity.
 
-    Ends when stores have saved all of them; without a store it waits, and what it has read waits with it.
+    Ends when stores have saved all records; without a store it waits, and keeps what it has read.
     Ended by SIGTERM or Ctrl-C, it exits with 0 if all that it has read is saved, else with 130.
     """
     config = plugin("config").MeshConfig(**mesh)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-DURATION_RULE = "seconds, or a number and one of ms, s, m, h, d, as 90s"
+DURATION_RULE = "seconds, or a number and one of ms, s, m, h, d, such as 90s"
 
 _LAST_DATE_MS = 253_402_300_799_999
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}

@@ -110,7 +110,7 @@ def add(options: Options, name: str, endpoint: str, **new: Any) -> None:
     """Add the farm NAME to this machine's node, its only member at first. The node must not run.
 
     This adds a table to the configuration, and the farm's secret and store to the data directory. Other
-    nodes join with a token (`member token`, `node join`), also those that run already for another farm.
+    nodes join with a token (`member token`, `node join`), even if they already run for another farm.
     """
     from garlicfarm.names import FARM_NAME_RULE, is_farm_name
     from garlicfarm.setup.add_farm import add_farm

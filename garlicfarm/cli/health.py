@@ -28,10 +28,10 @@ _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QU
 def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
-    Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
-    not answer, or nobody publishes although a member could, or a member's clock is wrong by more than a
-    minute. A member that cannot keep up counts as lost; the leader's node says why. A failed or blocked
-    feed of the node that is asked is named, and does not change the code. With --local: 5 if a farm of this
+    Degraded: the farm can lose fewer members than its size allows, or the queried node's disk does not
+    answer, or no member publishes although one could, or a member's clock is wrong by more than a minute. A
+    member that cannot keep up counts as lost; the leader says why. A failed or blocked feed of the
+    queried node is named, and does not change the code. With --local: 5 if a farm of this
     node knows no leader, 6 if its disk does not answer, else 0.
     """
 

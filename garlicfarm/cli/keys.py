@@ -60,7 +60,7 @@ def create(file: Path) -> None:
     type=click.IntRange(1, 3650),
     default=90,
     show_default=True,
-    help="How long the bundles sign.",
+    help="How long the bundles are valid.",
 )
 @click.option(
     "--nodes", metavar="IDS", required=True, callback=_nodes, help="Ids of the nodes, such as 1,2,3."
@@ -90,7 +90,7 @@ def create(file: Path) -> None:
 def offline(
     options: Options, file: Path, days: int, nodes: tuple[int, ...], directory: Path, hops: int, quantity: int
 ) -> None:
-    """Make a bundle for each node: it signs for the destination of the long-term key in FILE, for a while.
+    """Make a bundle for each node: it signs for the destination of the key in FILE until it expires.
 
     Each bundle is a secret of its node alone: a transient key, the long-term key's permission for it, and
     signed I2CP configurations with the options given here. Overwrites no file.

@@ -98,7 +98,7 @@ def lab(
 ) -> None:
     """Run a farm of real processes, with data, TLS and fsync of their own, in a temporary directory.
 
-    On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
+    On a terminal it shows the farm until Ctrl-C, and leaves nothing behind.
     """
     import trio
 

@@ -26,8 +26,8 @@ def log() -> None:
     "--batch",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Append each line of FILE as an entry of its own, without its line feed, with up to N on"
-    " their way at a time, and say what became of each line.",
+    help="Append each line of FILE as an entry of its own, without its line feed, with up to N in"
+    " flight, and report the outcome of each line.",
 )
 @shared_options()
 def post(options: Options, file: BinaryIO, batch: int | None) -> int:

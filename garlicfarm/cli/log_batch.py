@@ -110,10 +110,10 @@ async def post_lines(client: AdminClient, farm: str, descriptor: int, most: int,
     """Post each line that can be read from ``descriptor`` as an entry, in order; the exit code.
 
     What has been read is posted at once, up to ``most`` lines in a request, and the next request begins when
-    that is answered: so ``most`` lines are on their way at most, and none overtakes another. A refused line
+    that is answered: so at most ``most`` lines are in flight, and none overtakes another. A refused line
     does not hold up the others. Any other error ends it, and is raised once it has been said of each line.
 
-    :raises click.Abort: Ctrl-C or another signal; the lines on their way are reported as unknown before.
+    :raises click.Abort: Ctrl-C or another signal; the lines in flight are reported as unknown before.
     """
     report = Report(output)
     ended = False

@@ -126,7 +126,7 @@ def address(options: Options) -> None:
     """Print the admin URL of this machine's node, and the pin of its certificate.
 
     The table is one line, https://HOST:PORT?pin=sha256-…, which --node takes on another machine. The other
-    formats have url and pin apart, for --node and --pin.
+    formats have url and pin separately, for --node and --pin.
     """
     from garlicfarm.client.local_node import node_pin, remote_admin_url
     from garlicfarm.transport import Endpoint
@@ -147,7 +147,7 @@ def address(options: Options) -> None:
 def unit(options: Options) -> None:
     """Print a systemd unit that runs the node of this machine.
 
-    It names this program, the node's directory, and the owner of that as the user. As root, write it to
+    It names this program, the node's directory, and that directory's owner as the user. As root, write it to
     /etc/systemd/system/garlicfarm.service, then run `systemctl daemon-reload` and `systemctl enable --now
     garlicfarm`.
     """

@@ -126,7 +126,7 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
             "timeout_s",
             type=Seconds(),
             metavar="TIME",
-            help="Give up after this time, as 90s or 5m, with exit code 124.",
+            help="Give up after this time, such as 90s or 5m, with exit code 124.",
         )
     ],
     "verbosity": [

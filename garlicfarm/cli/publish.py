@@ -73,7 +73,7 @@ def show(options: Options) -> None:
 
     For each leaf of a publisher that publishes, this shows whether other members reach it.
 
-    For each publisher of the node that is asked, this shows since when and until when it publishes.
+    For each publisher of the queried node, this shows since when and until when it publishes.
     """
 
     async def question(client: AdminClient, farm: str) -> tuple[dict[str, Any], dict[str, Any]]:

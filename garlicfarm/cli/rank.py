@@ -52,14 +52,14 @@ RANK_COMMANDS = {
     "--trigger",
     type=parse_trigger,
     metavar="DURATION",
-    help="Rank at most this often, as 500ms or 1m: a rarer batch costs less CPU. 0s: as often as possible."
-    f" Default: {format_ms(TRIGGER_MS)}.",
+    help="Rank at most this often, such as 500ms or 1m: fewer batches cost less CPU. 0s: as often as"
+    f" possible. Default: {format_ms(TRIGGER_MS)}.",
 )
 @click.option(
     "--checkpoint",
     metavar="DIRECTORY|URI",
     help="Where Spark keeps its progress: a path, or a URI as hdfs://HOST/DIRECTORY. Default: nowhere; each"
-    " start begins anew.",
+    " start starts over.",
 )
 @click.option(
     "--sink",
@@ -138,8 +138,8 @@ def rank(
     import trio
 
     if once and trigger is not None:
-        raise click.UsageError("--once ends without another batch: --trigger is for a rank that goes on")
-    if checkpoint == "":  # an unset variable, and each start would begin anew
+        raise click.UsageError("--once ends without another batch: --trigger is for a rank without an end")
+    if checkpoint == "":  # an unset variable, and each start would start over
         raise click.UsageError("--checkpoint is empty: name a directory, or leave it out")
     if query is not None and not is_farm_name(query):
         raise click.UsageError(f"--query {query!r} is no name, which has {FARM_NAME_RULE}")

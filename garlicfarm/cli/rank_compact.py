@@ -15,11 +15,10 @@ from garlicfarm.cli.rank import plugin
 @click.argument("directory", type=click.Path(file_okay=False))
 @shared_options("output")
 def compact(options: Options, directory: str) -> None:
-    """Merge the files of stored rankings, each farm's and date's into few.
+    """Merge the files of stored rankings into a few for each farm and date.
 
-    DIRECTORY is that of `rank --sink parquet:DIRECTORY`, which may go on writing there. Interrupted, it loses
-    nothing. Unfinished files of writers that were killed are removed. Shown are the dates whose files were
-    merged.
+    DIRECTORY is that of `rank --sink parquet:DIRECTORY`, which may keep writing there. An interruption
+    loses nothing. Unfinished files of killed writers are removed. Prints the dates whose files were merged.
     """
     from garlicfarm.cli.sign_of_life import run_blocking
 

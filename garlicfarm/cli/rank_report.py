@@ -23,7 +23,7 @@ from garlicfarm.errors import ConfigError
 )
 @click.option("--farm", metavar="NAME", help="The farm, if there are several.")
 @click.option(
-    "--by", type=click.Choice(["hour", "day"]), default="hour", show_default=True, help="What a bar is of."
+    "--by", type=click.Choice(["hour", "day"]), default="hour", show_default=True, help="What a bar covers."
 )
 @click.option(
     "--days",
@@ -40,10 +40,10 @@ from garlicfarm.errors import ConfigError
 def report(
     directory: str, html: Path, farm: str | None, by: str, days: float | None, whatif: Path | None
 ) -> None:
-    """Write a page with charts of who published, who was recent, and the scores.
+    """Write a page with charts of publishers, recency and scores.
 
-    DIRECTORY is that of `rank --sink parquet:DIRECTORY`. The page is one file, without scripts and without
-    anything from elsewhere. Needs the extra `spark`, but starts no Spark.
+    DIRECTORY is that of `rank --sink parquet:DIRECTORY`. The page is one file, without scripts, and
+    loads nothing from elsewhere. Needs the extra `spark`, but starts no Spark.
     """
     from garlicfarm.cli.sign_of_life import run_blocking
     from garlicfarm.durable_files import replace_file

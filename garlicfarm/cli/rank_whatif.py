@@ -54,7 +54,7 @@ LIVE = "live"
     "--workers",
     type=click.IntRange(1, 1024),
     metavar="NUMBER",
-    help="How many processes replay the log; each needs some 2 kB of memory for each entry. Default: one for"
+    help="How many processes replay the log; each needs about 2 kB of memory for each entry. Default: one for"
     " each CPU.",
 )
 @shared_options("config", "node", "farm", "user", "tls", "output", "timeout", "verbosity")
@@ -67,7 +67,7 @@ def whatif(
 ) -> int:
     """Replay a farm's log under other parameters, and compare what each would have led to.
 
-    The least score lost comes first; * marks the farm as it was. Ctrl-C ends it with what is known by then.
+    The least score lost comes first; * marks the farm as it was. After Ctrl-C it shows the finished ones.
     Needs neither Spark nor Java; --parquet needs the extra `spark`.
     """
     import trio

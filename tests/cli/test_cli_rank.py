@@ -52,7 +52,7 @@ def test_address_of_metrics_is_host_and_port(value: str, address: tuple[str, int
         (["--metrics", "localhost:99999"], "'localhost:99999' is no HOST:PORT"),
         (
             ["--trigger", "2h"],
-            "'2h' must be seconds, or a number and one of ms, s, m, h, d, as 90s, up to 1h",
+            "'2h' must be seconds, or a number and one of ms, s, m, h, d, such as 90s, up to 1h",
         ),
         (["--sink", "garlicfarm"], "--sink garlicfarm needs --query NAME"),
         (["--query", "a b"], "--query 'a b' is no name, which has 1 to 64 of"),
