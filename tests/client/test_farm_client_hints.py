@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import trio
-
 from garlicfarm.client.farm import FarmClient
-from garlicfarm.net.link import Link
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
-from tests.client.test_farm_client import FakeRpcClient
+from tests.client.test_farm_client import FakeRpcClient, NotedTransport
 from tests.node.support.cluster import Cluster, client_request, cluster
-from tests.running import led
+from tests.running import background, led, wait_until
 
 
 def follower_of(nodes: Cluster, leader: int) -> int:
@@ -21,34 +18,26 @@ def follower_of(nodes: Cluster, leader: int) -> int:
 
 
 async def test_client_that_knows_a_follower_alone_finds_the_leader(tmp_path: Path) -> None:
+    transport = NotedTransport()
     async with (
         led(cluster(tmp_path, 3)) as (nodes, leader),
-        nodes.client(follower_of(nodes, leader)) as client,
+        nodes.client(follower_of(nodes, leader), transport=transport) as client,
     ):
         index, _ = await client.post([b"x"])
         assert (await client.post([b"y"]))[0] == index + 1
-        assert set(client._rpc_clients) == {leader, follower_of(nodes, leader)}
+        members = leader, follower_of(nodes, leader)
+        assert set(transport.dialled()) == {nodes.endpoints[member] for member in members}
 
 
 async def test_client_without_the_extension_stays_where_it_was_told_to_go(tmp_path, monkeypatch):
     async with led(cluster(tmp_path, 3)) as (nodes, leader):
         monkeypatch.setattr("garlicfarm.client.farm.LEADER_HINT", "not-this-one")
-        monkeypatch.setattr(Link, "_is_hinted", lambda link: False)
-        refusals: list[Response] = []
-        redirected = FarmClient._redirected
-
-        def note(client: FarmClient, asked: int, response: Response) -> None:
-            refusals.append(response)
-            redirected(client, asked, response)
-            if len(refusals) == 3:
-                posting.cancel_scope.cancel()
-
-        monkeypatch.setattr(FarmClient, "_redirected", note)
-        async with nodes.client(follower_of(nodes, leader), timeout_s=60) as client:
-            async with trio.open_nursery() as posting:
-                posting.start_soon(client.post, [b"x"])
-            assert [response.hint for response in refusals] == [None] * 3
-            assert set(client._rpc_clients) == {follower_of(nodes, leader)}
+        follower, transport = follower_of(nodes, leader), NotedTransport()
+        received = nodes.replica(follower).metrics.received
+        async with nodes.client(follower, timeout_s=60, transport=transport) as client:
+            async with background(lambda: client.post([b"x"])):
+                await wait_until(lambda: received[MessageType.CLIENT_REQUEST] >= 4)
+            assert transport.dialled() == [nodes.endpoints[follower]] * 2, "it has understood three refusals"
 
 
 async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path: Path) -> None:

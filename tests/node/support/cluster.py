@@ -265,15 +265,14 @@ class Cluster:
     @asynccontextmanager
     async def client(self, *ids: int, timeout_s: float = 10.0, **more: Any) -> AsyncIterator[FarmClient]:
         endpoints = {node_id: self.endpoints[node_id] for node_id in ids or self.endpoints}
-        options = {
+        options: dict[str, Any] = {
             "user": "alice",
             "password": password_of("alice"),
             "farm": self.plan.name,
             "farm_id": self.farm_id,
+            "transport": lambda scheme: TRANSPORT,
         }
-        async with open_farm_client(
-            endpoints, transport=lambda scheme: TRANSPORT, timeout_s=timeout_s, **(options | more)
-        ) as client:
+        async with open_farm_client(endpoints, timeout_s=timeout_s, **(options | more)) as client:
             yield client
 
 
