@@ -17,21 +17,21 @@ from tests.node.sessions.test_node_sessions import FakeFarm, running, session
 from tests.node.support.cluster import Cluster, client_request, cluster, password_of
 
 
-def remove(users: UserStore) -> None:
-    users.remove("alice")
+def remove(users: Path) -> None:
+    UserStore(users).remove("alice")
 
 
-def change_password(users: UserStore) -> None:
-    users.add("alice", "writer", "another word")
+def change_password(users: Path) -> None:
+    UserStore(users).add("alice", "writer", "another word")
 
 
-def break_file(users: UserStore) -> None:
-    users._path.write_text("damaged\n")
+def break_file(users: Path) -> None:
+    users.write_text("damaged\n")
 
 
 @pytest.mark.parametrize("revoke", [remove, change_password, break_file])
 async def test_idle_connection_ends_within_a_second_of_its_users_end(
-    revoke: Callable[[UserStore], None], tmp_path: Path, autojump_clock: trio.testing.MockClock
+    revoke: Callable[[Path], None], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     users = UserStore(tmp_path / "users")
     users.add("alice", "writer", "one word")
@@ -44,7 +44,7 @@ async def test_idle_connection_ends_within_a_second_of_its_users_end(
         nursery.start_soon(running, served, errors)
         await trio.sleep(100.5)
         assert not errors
-        revoke(UserStore(tmp_path / "users"))
+        revoke(tmp_path / "users")
     assert trio.current_time() == 101.0
     assert [type(error) for error in errors] == [AuthError]
 

@@ -23,6 +23,7 @@ from tests.running import background
 
 ALICE = Principal("user alice", 0, may_post=True)
 BOB = Principal("user bob", 0, may_post=False)
+MEMBER = Principal("member 2", 2, may_post=True)
 TIMEOUT_S = 4.0
 MAX_ENTRY_BYTES = Limits().max_entry_bytes
 T_ANSWER = MessageType.APPEND_ENTRIES_RESPONSE
@@ -331,8 +332,8 @@ def refuses(entry: bytes, author: int) -> None:
     [
         (BOB, [b"good"], Refusal.ROLE_MISSING.number),
         (ALICE, [b"good", b"bad"], Refusal.ENTRY_REFUSED.number),
-        (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.ENTRY_TOO_LARGE.number),
-        (Principal("member 2", 2, may_post=True), [b"bad"], Refusal.ENTRY_REFUSED.number),
+        (MEMBER, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.ENTRY_TOO_LARGE.number),
+        (MEMBER, [b"bad"], Refusal.ENTRY_REFUSED.number),
     ],
 )
 async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed_yet_that_it_leads(
@@ -344,13 +345,11 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         farm = nodes.replica()
         monkeypatch.setattr(farm.application, "check", refuses)
         ours, theirs = trio.testing.memory_stream_pair()
-        served = Session(farm.requests, theirs, principal, b"", TIMEOUT_S)
-        nursery.start_soon(served.run)
+        received = encode_request(client_request(*entries, source=principal.member_id, destination=1))
+        served = Session(farm.requests, theirs, principal, received, TIMEOUT_S)
         last = farm.raw.status().last_index
         farm.core.role = Role.FOLLOWER
-        received = [client_request(*entries, source=principal.member_id, destination=1)]
-        monkeypatch.setattr(served._decoder, "next_message", lambda: received.pop() if received else None)
-        served._take_requests()
+        nursery.start_soon(served.run)
         decoder, response = ResponseDecoder(), None
         with trio.fail_after(240):
             while response is None:

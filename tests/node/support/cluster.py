@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.client.trust import client_tls
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import member_password, read_secret_file
 from garlicfarm.credentials.roles import UserRole
@@ -230,7 +231,8 @@ class Cluster:
 
         async def open_stream() -> trio.abc.Stream:
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port, local_address=source)
-            stream = trio.SSLStream(tcp, TRANSPORT._client, https_compatible=True)
+            tls = client_tls(pin=endpoint.params["pin"], ca=None)
+            stream = trio.SSLStream(tcp, tls, https_compatible=True)
             try:
                 await stream.do_handshake()
             except BaseException:
