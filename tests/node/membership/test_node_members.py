@@ -193,7 +193,7 @@ async def test_change_during_a_hand_over_is_made_by_the_new_leader(autojump_cloc
 
 def messages(metrics: FarmMetrics, kind: str, direction: str) -> float:
     labels = {"farm": "farm", "type": kind, "direction": direction}
-    return metrics._node.registry.get_sample_value("garlicfarm_raft_messages_total", labels) or 0.0
+    return metrics.registry.get_sample_value("garlicfarm_raft_messages_total", labels) or 0.0
 
 
 async def test_member_whose_leader_is_lost_meanwhile_is_removed_by_the_next_one(

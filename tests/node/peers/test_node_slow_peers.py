@@ -11,8 +11,10 @@ from trio.testing import MockClock
 
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
-from garlicfarm.testing import memory_network
+from garlicfarm.net.tcp import WrappedStream
 from garlicfarm.testing.memory_cluster import cluster
+from garlicfarm.testing.memory_network import MemoryTransport
+from garlicfarm.transport import Endpoint
 from tests.running import told
 
 
@@ -26,12 +28,21 @@ async def test_round_trips_near_the_limit_are_in_the_leaders_log_where_they_are_
 ) -> None:
     """With the preset i2p the limit is 5 s."""
 
-    class SlowPipe(memory_network._Pipe):
-        async def _sent(self) -> None:
+    class Slow(WrappedStream):
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             await trio.sleep(way_s)
-            await super()._sent()
+            await super().send_all(data)
 
-    monkeypatch.setattr(memory_network, "_Pipe", SlowPipe)
+        async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+            data = await super().receive_some(max_bytes)
+            await trio.sleep(way_s)
+            return data
+
+    async def open_stream(transport: MemoryTransport, endpoint: Endpoint) -> trio.abc.Stream:
+        return Slow(await fast(transport, endpoint))
+
+    fast = MemoryTransport.open_stream
+    monkeypatch.setattr(MemoryTransport, "open_stream", open_stream)
     caplog.set_level(logging.WARNING)
     async with cluster(3, raft=msgspec.convert(PRESETS["i2p"], RaftSection)) as farm:
         leader = await farm.leader()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -30,11 +30,8 @@ def view(farm: Replica) -> FarmAdminView:
 
 
 def refused(farm: Replica) -> float:
-    for family in farm.metrics._node.raft_refused.collect():
-        for sample in family.samples:
-            if sample.name.endswith("_total") and sample.labels["reason"] == "term":
-                return sample.value
-    return 0.0
+    labels = {"farm": "farm", "reason": "term"}
+    return farm.metrics.registry.get_sample_value("garlicfarm_raft_refused_total", labels) or 0.0
 
 
 async def send(farm: Replica, request: Request) -> None:
@@ -75,8 +72,8 @@ async def test_member_in_a_term_too_high_deposes_nobody_and_is_told(autojump_clo
     async with led(cluster(3)) as (nodes, leader):
         _, term = await nodes.post(b"before")
         stuck = max({1, 2, 3} - {leader})
+        disk: Any = nodes.replica(stuck).store
         await nodes.kill(stuck)
-        disk = nodes._disks[stuck]
         held = msgspec.structs.replace(disk.initial_state()[0], term=MAX_TERM, vote=0)
         disk.write(Persist(0, HardState(held.term, 0, held.commit)))
         await nodes.restart(stuck)
