@@ -222,7 +222,7 @@ async def test_a_store_that_is_killed_again_and_again_loses_nothing_that_it_ackn
     [
         (["store", "d", "--max-age", "3x"], "--max-age must be seconds, or a number and one of"),
         (["store", "d", "--listen", "tcp://0.0.0.0:0"], "only loopback addresses"),
-        (["consume", "t", "--from", "-1"], "none of earliest, latest, and a sequence"),
+        (["consume", "t", "--from", "-1"], "is not earliest, latest or a sequence"),
         (["consume"], "Missing argument 'TOPIC"),
         (["produce", "t", "--tower", "nowhere"], "error: towers:"),
     ],
