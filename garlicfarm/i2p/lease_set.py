@@ -185,7 +185,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if len(taken) != size:
-            raise ValueError("it is cut short")
+            raise ValueError("it is truncated")
         self._at += size
         return taken
 

@@ -70,8 +70,8 @@ def sam_endpoint(text: str) -> Endpoint:
     if not endpoint.is_loopback or not endpoint.port or endpoint.params:
         raise ConfigError(
             [
-                f"the SAM address {text!r} must be HOST:PORT on loopback, as 127.0.0.1:7656: SAM does not "
-                "encrypt, and private keys pass there"
+                f"the SAM address {text!r} must be HOST:PORT on loopback, such as 127.0.0.1:7656: SAM does "
+                "not encrypt, and private keys pass there"
             ]
         )
     return endpoint

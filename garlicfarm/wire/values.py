@@ -202,7 +202,7 @@ def _gunzip(data: bytes, max_bytes: int) -> bytearray:
     except zlib.error as error:
         raise RemoteProtocolError(f"not gzip: {error}", "LogPack") from error
     if not stream.eof:
-        raise RemoteProtocolError("the gzip member is cut short", "LogPack")
+        raise RemoteProtocolError("the gzip member is truncated", "LogPack")
     return body
 
 

@@ -166,7 +166,7 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
     def encode(self) -> bytes:
         head = _encode_names(self.id, self.partition, self.sender, self.topic)
         if not self.count:
-            raise LocalProtocolError("a FETCH asks for one record or more")
+            raise LocalProtocolError("a FETCH asks for at least one record")
         return head + _SEQUENCE_AND_COUNT.pack(self.sequence, self.count)
 
     @classmethod
@@ -320,7 +320,7 @@ def decode(frames: Sequence[bytes]) -> Command:
     except RemoteProtocolError as error:
         raise RemoteProtocolError(error.what, command.__name__) from None
     except (struct.error, IndexError):
-        raise RemoteProtocolError("cut short", command.__name__) from None
+        raise RemoteProtocolError("truncated", command.__name__) from None
     return decoded
 
 
@@ -340,11 +340,11 @@ def _encode_name(name: str) -> bytes:
 @lru_cache(_NAMES_CACHED)
 def _decode_name(encoded: bytes) -> str:
     if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
-        raise RemoteProtocolError("no name")
+        raise RemoteProtocolError("invalid name")
     try:
         return encoded.decode()
     except UnicodeDecodeError:
-        raise RemoteProtocolError("no name") from None
+        raise RemoteProtocolError("invalid name") from None
 
 
 def _encode_routing(first: bytes, name: str, *, may_be_empty: bool = False) -> bytes:
@@ -430,15 +430,15 @@ def decode_tower_beacon(frames: Sequence[bytes]) -> Beacon:
     host, _, port = rest.rpartition(b":")
     is_ipv6 = b":" in host
     if scheme != b"tcp" or is_ipv6 != (host[:1] == b"[") or (is_ipv6 and host[-1:] != b"]"):
-        raise RemoteProtocolError("no endpoint", "beacon")
+        raise RemoteProtocolError("invalid endpoint", "beacon")
     return Beacon(address, _decode_host(host[1:-1] if is_ipv6 else host), _decode_port(port), key)
 
 
 def _encode_beacon(beacon: Beacon, *place: bytes) -> list[bytes]:
     if beacon.host and not is_host(beacon.host):
-        raise LocalProtocolError(f"{beacon.host!r} is no host that a beacon can name")
+        raise LocalProtocolError(f"{beacon.host!r} is not a host that a beacon can name")
     if not 1 <= beacon.port <= 65_535:
-        raise LocalProtocolError(f"{beacon.port} is no port that a beacon can name")
+        raise LocalProtocolError(f"{beacon.port} is not a port that a beacon can name")
     key = beacon.key.encode()
     if key and not _KEY.fullmatch(key):
         raise LocalProtocolError("the key of a beacon is a public CURVE key, 40 characters of Z85")
@@ -448,12 +448,12 @@ def _encode_beacon(beacon: Beacon, *place: bytes) -> list[bytes]:
 def _decode_beacon(frames: Sequence[bytes], count: int) -> tuple[str, str]:
     """The address and the key of a beacon, of that many frames and perhaps one with a key."""
     if not count <= len(frames) <= count + 1 or frames[0] != BEACON:
-        raise RemoteProtocolError("no beacon", "beacon")
+        raise RemoteProtocolError("invalid beacon", "beacon")
     key = b""
     if len(frames) > count:
         prefix, key = frames[-1][: len(_KEY_FRAME)], frames[-1][len(_KEY_FRAME) :]
         if prefix != _KEY_FRAME or not _KEY.fullmatch(key):
-            raise RemoteProtocolError("no key", "beacon")
+            raise RemoteProtocolError("invalid key", "beacon")
     try:
         return _decode_name(frames[1]), key.decode()
     except RemoteProtocolError as error:
@@ -466,13 +466,13 @@ def _decode_host(encoded: bytes) -> str:
     except UnicodeDecodeError:
         host = ""
     if not is_host(host):
-        raise RemoteProtocolError("no host", "beacon")
+        raise RemoteProtocolError("invalid host", "beacon")
     return host
 
 
 def _decode_port(encoded: bytes) -> int:
     if not _PORT.fullmatch(encoded) or int(encoded) > 65_535:
-        raise RemoteProtocolError("no port", "beacon")
+        raise RemoteProtocolError("invalid port", "beacon")
     return int(encoded)
 
 

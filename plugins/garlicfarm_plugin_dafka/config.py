@@ -36,18 +36,20 @@ class MeshConfig(_KeyConfig, frozen=True, kw_only=True):
     the next port). ``peer`` is the name of the tower in ``peers_file``; needed with keys. Port 0 of
     ``advertise``: the one that the node listens at. Without ``advertise``, others reach it where it listens;
     if that is a wildcard address, at the address that the tower sees the node at. ``key_file`` and
-    ``peers_file``: either both or none; without them, all addresses are loopback addresses.
+    ``peers_file``: both or neither; without them, all addresses are loopback addresses.
     """
 
     towers: Annotated[
         tuple[str, ...], setting("Where to find the other nodes, each tcp://HOST:PORT?out=PORT&peer=NAME.")
     ] = ("tcp://127.0.0.1:5556",)
     listen: Annotated[
-        str, setting("Where they subscribe to this one, tcp://HOST:PORT; port 0: any free one.")
+        str, setting("Where other nodes subscribe to this one, tcp://HOST:PORT; port 0: any free one.")
     ] = "tcp://127.0.0.1:0"
-    advertise: Annotated[str, setting("Where they reach that, tcp://HOST:PORT, if not there.")] = ""
+    advertise: Annotated[
+        str, setting("Where other nodes reach this one, tcp://HOST:PORT, if not at listen.")
+    ] = ""
     high_water_mark: Annotated[
-        int, setting("Messages that are queued for each peer, in each direction.", ge=1, le=10_000_000)
+        int, setting("Messages queued for each peer, in each direction.", ge=1, le=10_000_000)
     ] = 10_000
 
     def check(self, base_dir: Path) -> MeshPlan:
@@ -69,7 +71,7 @@ class MeshConfig(_KeyConfig, frozen=True, kw_only=True):
             if (endpoint := _endpoint("towers", text, problems, {"out", "peer"})) is not None
         ]
         if not self.towers:
-            problems.append("towers: name one at least; `garlicfarm dafka tower` runs one")
+            problems.append("towers: name at least one; `garlicfarm dafka tower` runs one")
         if keys is None:
             for name, each in [("listen", listen.host if listen else ""), ("advertise", host)] + [
                 ("towers", tower.host) for tower in towers
@@ -147,7 +149,7 @@ def _keys(config: _KeyConfig, base_dir: Path, problems: list[str]) -> Keys | Non
     if not config.key_file and not config.peers_file:
         return None
     if not config.key_file or not config.peers_file:
-        problems.append("key_file and peers_file belong together: set both or none")
+        problems.append("key_file and peers_file belong together: set both or neither")
         return None
     try:
         return Keys(read_key(base_dir / config.key_file), read_known_peers(base_dir / config.peers_file))
@@ -175,7 +177,7 @@ def _out_port(name: str, endpoint: Endpoint, problems: list[str]) -> int:
     """The second port of a tower; 0 where the first one is, which is any free one."""
     text = endpoint.params.get("out", str(endpoint.port + 1 if endpoint.port else 0))
     if not (text.isascii() and text.isdecimal()) or int(text) > _MAX_PORT:
-        problems.append(f"{name}: {text} is no port")
+        problems.append(f"{name}: {text} is not a port")
         return 0
     return int(text)
 
@@ -183,7 +185,7 @@ def _out_port(name: str, endpoint: Endpoint, problems: list[str]) -> int:
 def _tower(endpoint: Endpoint, keys: Keys | None, problems: list[str]) -> TowerAddress:
     out = _out_port("towers", endpoint, problems)
     if not is_host(endpoint.host) or not endpoint.port or not out:
-        problems.append(f"towers: {endpoint} is no address that a node could connect to")
+        problems.append(f"towers: {endpoint} is not an address that a node could connect to")
     peer, key = endpoint.params.get("peer", ""), ""
     if keys is None:
         if peer:

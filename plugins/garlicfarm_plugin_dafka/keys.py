@@ -152,7 +152,7 @@ def read_known_peers(path: Path) -> dict[str, KnownPeer]:
         if not _is_key(read.key):
             problems.append(f"{path}: [{name}]: key is not a public CURVE key, 40 characters of Z85")
         elif not read.roles:
-            problems.append(f"{path}: [{name}]: roles is empty; name some of {', '.join(PeerRole)}")
+            problems.append(f"{path}: [{name}]: roles is empty; name at least one of {', '.join(PeerRole)}")
         elif read.key in peers:
             problems.append(f"{path}: [{name}]: {peers[read.key].name} has the same key")
         else:

@@ -130,7 +130,7 @@ class ProducerCore(ServingCore):
     def append(self, content: bytes, now: float) -> Record:
         """Number and keep a record; returns it, to be sent. Raises `LocalProtocolError`: there is no room."""
         if not self.has_room(len(content)):
-            raise LocalProtocolError("the producer keeps as many records without an ACK as it may")
+            raise LocalProtocolError("the producer holds its limit of unacknowledged records")
         sequence = self._next
         self._kept[sequence] = content
         self._next = sequence + 1

@@ -97,7 +97,7 @@ class HooksPublisher(Publisher):
             if order.due_index < self._due_index:
                 raise self._failed(
                     f"the order's due index, {order.due_index}, is below {self._due_index}, the highest that "
-                    f"commands were given; if the farm was made anew, remove {self._due_index_file}"
+                    f"commands were given; if the farm was made again, remove {self._due_index_file}"
                 )
             self._is_clean, self._order = False, None
             try:

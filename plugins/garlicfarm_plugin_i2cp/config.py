@@ -35,4 +35,4 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
         if not is_service and (self.target or self.keys or self.leases != "default" or self.client_headers):
-            raise ValueError("target, keys, leases and client_headers are those of mode service")
+            raise ValueError("target, keys, leases and client_headers are for mode service only")

@@ -60,7 +60,7 @@ class Connection:
                     raise self._closed()
                 self._decoder.receive_data(bytes(data))
         except RemoteProtocolError as error:
-            raise PublisherError(f"what answers at {self.router} does not speak I2CP: {error}") from None
+            raise PublisherError(f"the server at {self.router} does not speak I2CP: {error}") from None
         if isinstance(message, Disconnect):
             raise PublisherError(
                 f"the router at {self.router} closes the connection: {message.reason!r:.200}"
@@ -76,7 +76,7 @@ class Connection:
         if scope.cancelled_caught:
             raise self.silence()
         if not isinstance(message, SetDate):
-            raise PublisherError(f"what answers at {self.router} does not speak I2CP: it tells no date")
+            raise PublisherError(f"the server at {self.router} does not speak I2CP: its answer has no date")
         self.check_clock(message, now_ms)
         return message.date_ms
 
@@ -128,7 +128,7 @@ def parse_address(address: str) -> RouterAddress:
     if not is_loopback or not 1 <= number <= 65_535:
         raise ConfigError(
             [
-                f"publisher i2cp: address is {address!r}; it must be HOST:PORT on loopback, as "
+                f"publisher i2cp: address is {address!r}; it must be HOST:PORT on loopback, such as "
                 "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
             ]
         )

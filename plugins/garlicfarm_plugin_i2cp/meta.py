@@ -92,7 +92,7 @@ class MetaPublisher(Publisher):
         except ValueError as error:
             raise PublisherError(f"no floodfill would take this Meta LeaseSet: {error}") from None
         if meta.destination != self.destination:
-            raise PublisherError("this Meta LeaseSet is of another destination than the farm's")
+            raise PublisherError("this Meta LeaseSet belongs to another destination than the farm's")
         await self._keeper.publish(order)
         return Published(published_ms=order.published_ms, lease_set=order.lease_set)
 

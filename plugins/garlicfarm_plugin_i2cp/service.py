@@ -119,7 +119,7 @@ class ServicePublisher(Publisher):
 
     async def status(self) -> PublisherStatus:
         """I2CP says nothing of outbound tunnels, so the leaf has no current ones. Its LeaseSet is renewed
-        while the router's tunnels last; their end is reported, not that of the leases that were cut short."""
+        while the router's tunnels last; their end is reported, not that of the shortened leases."""
         keeper, now_s = self._keeper, trio.current_time()
         session = keeper.session
         leaf = DestinationStatus(destination=encode(self.destination), configured_tunnels=self._tunnels)

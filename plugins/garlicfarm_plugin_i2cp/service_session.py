@@ -17,7 +17,7 @@ retired session becomes active again only if no other member has published since
 farm without a leader takes the role for a while.
 
 Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
-ten minutes. So leases are cut short here. They are dated by the router's clock, as far as its answers tell
+ten minutes. So leases are shortened here. They are dated by the router's clock, as far as its answers tell
 it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
 
 Each session has an encryption key of its own. With a shared one, clients would keep encrypting for a router
@@ -232,14 +232,14 @@ class ServiceSession:
     def pass_on(self, successor: bytes, now_s: float) -> None:
         """Give the clients of this retired session the LeaseSet of its successor, until it expires; once.
 
-        Raises `ValueError`: floodfills would not take it, or it is of another destination, or not newer than
-        what was published here.
+        Raises `ValueError`: floodfills would not take it, it belongs to another destination, or it is not
+        newer than what was published here.
         """
         if self.phase != "retired" or self._has_successor:
             return
         lease_set = verify_lease_set(successor, self.router_ms(now_s) // 1000)
         if lease_set.destination != self._keys.keys.destination:
-            raise ValueError("it is of another destination")
+            raise ValueError("it belongs to another destination")
         assert self._given is not None, "a retired session was active"
         if lease_set.published_s <= self._given.published_s:
             raise ValueError("it is older than what was published here")
@@ -358,7 +358,7 @@ class ServiceSession:
         return encode_lease_set(lease_set, keys.sign), published_s, until_ms
 
     def _leases(self, now_s: float) -> tuple[Lease, ...]:
-        """The tunnels that last longest, cut short."""
+        """The tunnels that last longest, shortened."""
         now_ms = self.router_ms(now_s)
         limit_ms = now_ms + self._plan.lease_s * 1000
         tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_OWN_LEASES]

@@ -153,7 +153,7 @@ def read_router_info(path: Path) -> bytes:
     with reading(path) as file:
         data = file.read(MAX_ROUTER_INFO_BYTES + 1)
     if len(data) > MAX_ROUTER_INFO_BYTES:
-        raise ValueError("it is no router info")
+        raise ValueError("it is not a router info")
     identity, _ = split_destination(data)
     check_signature(signing_key(identity), data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
     return data
@@ -243,7 +243,7 @@ def _read_password(path: Path) -> str:
             raise
         raise ConfigError(
             [
-                f"there is no {path}; create it with mode 0600, and put the password of the router's "
+                f"{path} does not exist; create it with mode 0600, and put the password of the router's "
                 "I2PControl on its first line (in i2pd.conf: password of [i2pcontrol])"
             ]
         ) from None

@@ -1,4 +1,4 @@
-"""Publisher plugin ``simulated``: keeps its last order and tells no router, for the lab and for tests."""
+"""Publisher plugin ``simulated``: keeps its last order and needs no router, for the lab and for tests."""
 
 from __future__ import annotations
 

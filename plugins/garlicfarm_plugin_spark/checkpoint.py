@@ -60,7 +60,7 @@ def _check_sink(checkpoint: Directory, sink: str) -> None:
             raise ConfigError(
                 [
                     f"the checkpoint {checkpoint.name} is that of --sink {known}, and another sink would miss"
-                    " what that one has got: name another checkpoint; or, if that sink was moved, delete"
+                    " what that one has received: name another checkpoint; or, if that sink was moved, delete"
                     f" {checkpoint.name}/{_SINK}"
                 ]
             )

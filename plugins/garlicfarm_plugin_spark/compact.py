@@ -49,9 +49,9 @@ def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
         try:
             stack.enter_context(locked(directory, os.O_RDONLY | os.O_DIRECTORY))
         except BlockingIOError as error:
-            raise ConfigError([f"another `rank compact` works in {directory}: wait for it"]) from error
+            raise ConfigError([f"another `rank compact` is working in {directory}: wait for it"]) from error
         except OSError as error:
-            raise ConfigError([f"{directory} is no directory of rankings ({error.strerror})"]) from error
+            raise ConfigError([f"{directory} is not a directory of rankings ({error.strerror})"]) from error
         stored = LocalDirectory(directory)
         known: defaultdict[Path, list[StoredFile]] = defaultdict(list)
         for farm in stored_farms(directory):

@@ -42,7 +42,9 @@ def location(where: str) -> str:
 def local_path(where: str) -> Path:
     """Of a directory that commands read without Spark. Raises `ConfigError`: it is a URI."""
     if is_uri(where) and not Path(where).exists():
-        raise ConfigError([f"{where} is a URI, and this command needs a path of this machine, as of a mount"])
+        raise ConfigError(
+            [f"{where} is a URI, and this command needs a path of this machine, such as a mount"]
+        )
     return Path(where)
 
 

@@ -86,7 +86,9 @@ def parse_grid(text: str) -> tuple[str, tuple[int, ...]]:
     elif _LIST.fullmatch(values):
         found = sorted({int(value) for value in values.split(",")})
     else:
-        raise ConfigError([f"--grid {text}: values are numbers as 3,6,10, or a range as 0:200000:25000"])
+        raise ConfigError(
+            [f"--grid {text}: values are numbers such as 3,6,10, or a range such as 0:200000:25000"]
+        )
     try:
         for value in found:
             msgspec.convert(value, _KINDS[name])
@@ -109,14 +111,14 @@ def settings_of(grids: Sequence[tuple[str, tuple[int, ...]]]) -> list[Setting]:
     for _, values in grids:
         count *= len(values)
     if count > MAX_SETTINGS:
-        raise ConfigError([f"these are {count} settings, and {MAX_SETTINGS} are the most: take larger steps"])
+        raise ConfigError([f"these are {count} settings, more than {MAX_SETTINGS}: take larger steps"])
     settings = []
     for values in product(*(values for _, values in grids)):
         chosen = dict(zip(names, values, strict=True))
         weights = tuple((part, chosen[f"weight.{part}"]) for part in WEIGHTS if f"weight.{part}" in chosen)
         total = sum(weight for _, weight in weights)
         if total > 100 or (len(weights) == len(WEIGHTS) and total != 100):
-            raise ConfigError([f"{_shown(weights)}: weights add up to 100, and these to {total}"])
+            raise ConfigError([f"{_shown(weights)}: weights must add up to 100, and these add up to {total}"])
         settings.append(Setting(margin=chosen.get("margin"), R=chosen.get("R"), weights=weights))
     return settings
 

@@ -68,6 +68,6 @@ def _require_batch(checkpoint: Directory) -> int:
     batch = newest_batch(checkpoint, "commits")
     if batch is None:
         raise ConfigError(
-            [f"{checkpoint.name} is no checkpoint with a finished batch: name that of --checkpoint"]
+            [f"{checkpoint.name} is not a checkpoint with a finished batch: name the one of --checkpoint"]
         )
     return batch

@@ -245,5 +245,7 @@ class _SourceOptions(GivenOptions):
         match = re.fullmatch("([0-9]{1,12})([kmg]?)b?", text.lower())
         if match and int(match[1]):
             return int(match[1]) * _UNITS[match[2]]
-        self.problems.append(f"{name} is {text!r}, not a number of bytes from 1, as 67108864, 65536k or 64m")
+        self.problems.append(
+            f"{name} is {text!r}, not a number of bytes from 1, such as 67108864, 65536k or 64m"
+        )
         return 1

@@ -170,7 +170,7 @@ class QueryRunner:
             self._heads = heads
             for farm, head in self.farms.items():
                 if self._ids.setdefault(farm, head.farm_id) != head.farm_id:
-                    self._viewer.note(f"the farm {farm} was made anew: it is ranked from its beginning")
+                    self._viewer.note(f"the farm {farm} was made again: it is ranked from its beginning")
                     self._ids[farm] = head.farm_id
             missing = self._ids.keys() - self.farms.keys()
             for farm in sorted(missing - self._missing):

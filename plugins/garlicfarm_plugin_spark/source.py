@@ -184,7 +184,7 @@ class _Reader:
             old, new = known[farm], found[farm]
             if new.farm_id != old.farm_id:
                 _log.warning(
-                    "the farm %s was made anew: the old one (id %s) is read up to index %d, the new one (id"
+                    "the farm %s was made again: the old one (id %s) is read up to index %d, the new one (id"
                     " %s) is read from startingIndex on",
                     *(farm, old.farm_id, old.index, new.farm_id),
                 )
@@ -196,8 +196,8 @@ class _Reader:
         if len(snapshot) > MAX_STATE_BYTES:
             raise ConfigError(
                 [
-                    f"the state of {farm} has {len(snapshot)} bytes, and a query takes"
-                    f" {MAX_STATE_BYTES} at most: name another startingIndex than state"
+                    f"the state of {farm} has {len(snapshot)} bytes, and a query takes at most"
+                    f" {MAX_STATE_BYTES}: name another startingIndex than state"
                 ]
             )
         return index, snapshot
@@ -255,7 +255,9 @@ class _Reader:
                 # A stream of all farms of its nodes may have planned this one before it was made anew.
                 if not self._losses.stream or self._options.sources[0].farms is not None:
                     raise
-                lost = "the farm %s was made anew: the entries after index %d of the old one (id %s) are lost"
+                lost = (
+                    "the farm %s was made again: the entries after index %d of the old one (id %s) are lost"
+                )
                 _log.warning(lost, farm, after, farm_id)
                 return
             except Compacted as gone:

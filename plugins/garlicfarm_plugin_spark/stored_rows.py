@@ -175,7 +175,7 @@ def _names(folder: Path, prefix: str) -> list[str]:
 
 def _foreign(path: Path, why: object) -> ConfigError:
     said = str(why).partition("\n")[0]
-    return ConfigError([f"{path.parent} has files that are no rankings: {path.name} ({said})"])
+    return ConfigError([f"{path.parent} has files that are not rankings: {path.name} ({said})"])
 
 
 @contextmanager

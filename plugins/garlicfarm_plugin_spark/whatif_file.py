@@ -54,7 +54,7 @@ def read_outcomes(path: Path, farm_id: str) -> list[dict[str, Any]]:
     except (OSError, pyarrow.ArrowException) as error:
         raise ConfigError([f"--whatif: {path} cannot be read ({error})"]) from error
     if table.schema.names != _SCHEMA.names:
-        raise ConfigError([f"--whatif: {path} is no file of rank whatif --parquet"])
+        raise ConfigError([f"--whatif: {path} is not a file of rank whatif --parquet"])
     rows: list[dict[str, Any]] = [{**row, "weights": dict(row["weights"])} for row in table.to_pylist()]
     for row in rows:
         if row["farm_id"] != farm_id:

@@ -122,7 +122,7 @@ async def test_own_unwanted_and_malformed_beacons_are_nothing(nursery, autojump_
     await trio.sleep(6.5)
     assert node.found == [OTHER]
     assert node.lost == []
-    assert node.dropped == ["no port", "no beacon", "no beacon"]
+    assert node.dropped == ["invalid port", "invalid beacon", "invalid beacon"]
     assert node.sent_s == [0, 1, 2, 3, 4, 5, 6]
 
 

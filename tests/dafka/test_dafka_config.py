@@ -85,13 +85,13 @@ def test_the_advertised_address_is_that_of_the_listener_or_another_one(directory
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        (MeshConfig(towers=()), "towers: name one at least"),
+        (MeshConfig(towers=()), "towers: name at least one"),
         (MeshConfig(towers=("127.0.0.1:5556",)), "not of the form scheme://host:port"),
         (MeshConfig(towers=("ssl://127.0.0.1:5556",)), "not of the form tcp://HOST:PORT?out=…&peer=…"),
         (MeshConfig(towers=("tcp://127.0.0.1:5556?in=1",)), "not of the form tcp://HOST:PORT?out=…&peer=…"),
-        (MeshConfig(towers=("tcp://127.0.0.1:5556?out=65536",)), "65536 is no port"),
-        (MeshConfig(towers=("tcp://127.0.0.1:65535",)), "65536 is no port"),
-        (MeshConfig(towers=("tcp://127.0.0.1:0",)), "no address that a node could connect to"),
+        (MeshConfig(towers=("tcp://127.0.0.1:5556?out=65536",)), "65536 is not a port"),
+        (MeshConfig(towers=("tcp://127.0.0.1:65535",)), "65536 is not a port"),
+        (MeshConfig(towers=("tcp://127.0.0.1:0",)), "not an address that a node could connect to"),
         (MeshConfig(towers=("tcp://127.0.0.1:1?peer=x",)), "that needs key_file and peers_file"),
         (
             MeshConfig(listen="tcp://127.0.0.1:0?out=1"),

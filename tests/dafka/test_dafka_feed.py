@@ -72,7 +72,7 @@ class TestDafkaFeed(FeedSuite):
         ({"topic": "a\0b"}, "topic: "),
         ({"topic": "x" * 256}, "topic: "),
         ({"listen": "tcp://192.0.2.1:5600"}, "without keys, only loopback addresses"),
-        ({"towers": ()}, "name one at least"),
+        ({"towers": ()}, "name at least one"),
     ],
 )
 def test_table_that_is_of_no_use_is_refused(table: dict[str, Any], words: str, tmp_path: Path) -> None:

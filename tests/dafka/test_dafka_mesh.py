@@ -272,7 +272,7 @@ async def test_a_tower_passes_on_beacons_and_nothing_else(tower, context):
         [*valid, b"curve=rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"],  # nothing proves it here
     )
     assert passed == [encode_tower_beacon(Beacon("A", "host.example", 5000))] * 2
-    assert tower.dropped == {"no beacon": 3, "no port": 2, "no host": 1, "no key": 1}
+    assert tower.dropped == {"invalid beacon": 3, "invalid port": 2, "invalid host": 1, "invalid key": 1}
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ async def test_keeper_that_is_cancelled_ends_its_session(bench: Bench, autojump_
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", r"does not speak I2CP: a message of \d+ bytes"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"does not speak I2CP: a message of \d+ bytes"),
         (b"\0\0\0\1\x21\0", r"does not speak I2CP: a malformed message"),
-        (b"\0\0\0\3\x14\0\0\1", r"does not speak I2CP: it tells no date"),
+        (b"\0\0\0\3\x14\0\0\1", r"does not speak I2CP: its answer has no date"),
         (b"\0\0\0\7\x1e\6banned", r"closes the connection: 'banned'"),
     ],
     ids=["silence", "ssh", "http", "malformed", "no date", "disconnect"],

@@ -109,7 +109,7 @@ def _expired_transient_key(keys: DestinationKeys) -> PublishOrder:
     ("order", "sentence"),
     [
         (_without, "there is no Meta LeaseSet to publish: no leaf is usable, or"),
-        (_of_another, "this Meta LeaseSet is of another destination than the farm's"),
+        (_of_another, "this Meta LeaseSet belongs to another destination than the farm's"),
         (_bad_signature, "no floodfill would take this Meta LeaseSet: "),
         (_expired, "no floodfill would take this Meta LeaseSet: it has expired"),
         (_expired_transient_key, "no floodfill would take this Meta LeaseSet: its transient key has expired"),

@@ -405,7 +405,7 @@ def test_all_problems_are_reported_at_once(make) -> None:
 
 def test_password_file_that_is_missing_is_to_be_made(make) -> None:
     with pytest.raises(
-        ConfigError, match=r"there is no .*/missing; create it with mode 0600, and put"
+        ConfigError, match=r"/missing does not exist; create it with mode 0600, and put"
     ) as caught:
         make(password_file="missing")
     assert "in i2pd.conf: password of [i2pcontrol]" in str(caught.value)

@@ -178,7 +178,7 @@ def test_report_of_the_newest_days_opens_only_their_dates(tmp_path: Path) -> Non
     for date in dates[:4]:
         (tmp_path / "farm=farm" / date / "0.parquet").write_text("rubbish")
     assert report(tmp_path, days=2) == expected
-    with pytest.raises(ConfigError, match="has files that are no rankings"):
+    with pytest.raises(ConfigError, match="has files that are not rankings"):
         report(tmp_path)
     begin, end = re.findall(r"<p>(\S+) \S+ to (\S+) \S+ UTC", expected)[0]
     assert dates[-4] < f"date={begin}" < f"date={end}" <= dates[-1]

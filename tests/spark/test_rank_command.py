@@ -416,7 +416,7 @@ def test_inspected_directory_without_a_batch_is_refused_before_spark_starts(
     done = inspected(server, "--checkpoint", str(tmp_path))
     assert done.returncode == 2
     assert without_signs_of_life(done.stderr) == (
-        f"error: {tmp_path} is no checkpoint with a finished batch: name that of --checkpoint\n"
+        f"error: {tmp_path} is not a checkpoint with a finished batch: name the one of --checkpoint\n"
     )
 
 

@@ -162,7 +162,7 @@ def test_farm_made_anew_is_told_once() -> None:
     anew["diary"] = replace(HEADS["diary"], farm_id="02" * 16)  # is not ranked
     runner.committed(anew)
     runner.committed(anew)
-    assert told.notes == ["the farm barn was made anew: it is ranked from its beginning"]
+    assert told.notes == ["the farm barn was made again: it is ranked from its beginning"]
 
 
 def test_farm_that_vanishes_is_told_once_and_one_that_comes_back_anew_too() -> None:
@@ -174,7 +174,7 @@ def test_farm_that_vanishes_is_told_once_and_one_that_comes_back_anew_too() -> N
     runner.committed({**without, "barn": replace(HEADS["barn"], farm_id="01" * 16)})
     assert told.notes == [
         "the nodes have the farm barn no longer: it waits",
-        "the farm barn was made anew: it is ranked from its beginning",
+        "the farm barn was made again: it is ranked from its beginning",
     ]
 
 

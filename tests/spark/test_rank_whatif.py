@@ -100,7 +100,7 @@ def test_whatif_as_json_has_all_figures(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--grid", "margin=x"], "values are numbers as 3,6,10"),
+        (["--grid", "margin=x"], "values are numbers such as 3,6,10"),
         (["--grid", "R=3", "--grid", "R=4"], "--grid R=… is given twice"),
         (
             ["--grid", "R=3", "--log", "/nowhere"],

@@ -210,7 +210,7 @@ def test_reader_of_a_state_too_large_for_an_offset_says_so(
     monkeypatch.setattr("garlicfarm_plugin_spark.source.MAX_STATE_BYTES", 100)
     server.compact(50)
     found = reader(server, startingIndex="state")
-    with pytest.raises(ConfigError, match=r"the state of farm has \d+ bytes, and a query takes 100 at most"):
+    with pytest.raises(ConfigError, match=r"the state of farm has \d+ bytes, and a query takes at most 100:"):
         found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
 
 
@@ -316,7 +316,7 @@ def test_reader_of_all_farms_reads_one_made_anew_as_another_farm_and_the_old_one
     assert second["farms"]["barn"]["past"] == [old.farm_id.hex()]
     (warning,) = caplog.messages
     assert warning.startswith(
-        f"the farm barn was made anew: the old one (id {old.farm_id.hex()}) is read up to"
+        f"the farm barn was made again: the old one (id {old.farm_id.hex()}) is read up to"
     )
     new.log.append(LOG[5])
     third = found.latestOffset(second, ReadAllAvailable())
@@ -338,7 +338,7 @@ def test_reader_of_all_farms_passes_over_what_was_planned_of_one_made_anew_since
     server.add_farm("barn", LOG[:5]).farm_id = bytes(16)
     assert named(rows(every, start, end)) == upto("farm", END)
     assert caplog.messages == [
-        "the farm barn was made anew: the entries after index 0 of the old one (id"
+        "the farm barn was made again: the entries after index 0 of the old one (id"
         f" {old.farm_id.hex()}) are lost"
     ]
     with pytest.raises(FarmReplaced, match="the checkpoint belongs to another farm 'barn'"):

@@ -116,7 +116,7 @@ def test_directory_without_rankings_says_what_adds_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         indexes(tmp_path / "none")
     (tmp_path / "letter.txt").write_text("dear farm")
-    with pytest.raises(ConfigError, match="has files that are no rankings"):
+    with pytest.raises(ConfigError, match="has files that are not rankings"):
         indexes(tmp_path)
     (tmp_path / "_spark_metadata").mkdir()
     with pytest.raises(ConfigError, match="was written by an earlier version"):
@@ -204,7 +204,7 @@ def test_compact_beside_another_is_refused(tmp_path: Path) -> None:
     write_in_batches(tmp_path, ROWS[:100], seed=7)
     first = compact(tmp_path)
     assert isinstance(next(first), Merged)
-    with pytest.raises(ConfigError, match="another `rank compact` works in"):
+    with pytest.raises(ConfigError, match="another `rank compact` is working in"):
         list(compact(tmp_path))
     list(first)
     assert list(compact(tmp_path)) == []
@@ -213,7 +213,7 @@ def test_compact_beside_another_is_refused(tmp_path: Path) -> None:
 def test_compact_of_what_is_no_directory_of_rankings_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no rankings: `garlicfarm rank --sink"):
         list(compact(tmp_path))
-    with pytest.raises(ConfigError, match=r"is no directory of rankings \(No such file"):
+    with pytest.raises(ConfigError, match=r"is not a directory of rankings \(No such file"):
         list(compact(tmp_path / "none"))
 
 
@@ -249,7 +249,7 @@ def test_file_that_is_no_ranking_is_refused_before_anything_is_changed(
     for refusing in (compact, indexes):
         with pytest.raises(ConfigError) as raised:
             list(refusing(tmp_path))
-        assert str(raised.value).startswith(f"{folder} has files that are no rankings: {path.name} ({why}")
+        assert str(raised.value).startswith(f"{folder} has files that are not rankings: {path.name} ({why}")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 

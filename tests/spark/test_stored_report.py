@@ -183,7 +183,7 @@ def test_command_names_a_uri_as_it_was_given(
         result = CliRunner().invoke(cli, ["rank", *command, uri])
         assert isinstance(result.exception, ConfigError)
         assert str(result.exception) == (
-            f"{uri} is a URI, and this command needs a path of this machine, as of a mount"
+            f"{uri} is a URI, and this command needs a path of this machine, such as a mount"
         )
     write(tmp_path / "a:b", ROWS)
     assert CliRunner().invoke(cli, ["rank", *command, "a:b"]).exit_code == 0

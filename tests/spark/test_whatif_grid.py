@@ -61,9 +61,9 @@ def test_settings_are_all_combinations() -> None:
     ("grids", "told"),
     [
         ([("R", (3,)), ("R", (4,))], "given twice"),
-        ([("margin", tuple(range(101))), ("R", tuple(range(3, 103)))], f"{MAX_SETTINGS} are the most"),
-        ([("weight.job_lag", (60,)), ("weight.router_uptime", (40, 50))], "and these to 110"),
-        ([(f"weight.{part}", (10,)) for part in WEIGHTS], "and these to 60"),
+        ([("margin", tuple(range(101))), ("R", tuple(range(3, 103)))], f"more than {MAX_SETTINGS}"),
+        ([("weight.job_lag", (60,)), ("weight.router_uptime", (40, 50))], "and these add up to 110"),
+        ([(f"weight.{part}", (10,)) for part in WEIGHTS], "and these add up to 60"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(grids: list[tuple[str, tuple[int, ...]]], told: str) -> None:

@@ -178,7 +178,7 @@ def test_log_pack_has_the_layout_of_the_file_store_and_no_time_in_it() -> None:
 def test_log_pack_cut_at_any_byte_is_refused(entries: list[LogEntry]) -> None:
     data = encode_log_pack(0, entries)
     for cut in range(len(data)):
-        with pytest.raises(RemoteProtocolError, match="the gzip member is cut short"):
+        with pytest.raises(RemoteProtocolError, match="the gzip member is truncated"):
             decode_log_pack(data[:cut], MIB, MIB)
 
 
@@ -215,7 +215,7 @@ ONE = struct.pack(">QB", 1, 1) + b"x"
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"", "cut short"),
+        (b"", "truncated"),
         (b"no gzip at all", "not gzip"),
         (zlib.compress(bytes(8)), "not gzip"),
         (packed([0], ONE) + b"\0", "bytes follow the gzip member"),

@@ -87,8 +87,8 @@ class I2PTransport(Transport):
         if self._proxy.scheme != "http" or not self._proxy.is_loopback or self._proxy.params:
             raise ConfigError(
                 [
-                    f"transport i2p: proxy is {config.proxy!r}; it must be http://HOST:PORT on loopback, as "
-                    "http://127.0.0.1:4444: the bytes to the router are not encrypted"
+                    f"transport i2p: proxy is {config.proxy!r}; it must be http://HOST:PORT on loopback, "
+                    "such as http://127.0.0.1:4444: the bytes to the router are not encrypted"
                 ]
             )
         self._credentials = ""

@@ -74,7 +74,7 @@ class Packet(msgspec.Struct):
 
 
 def decode_packet(data: bytes) -> Packet:
-    """Read a packet; its signature is not checked. Raises `ValueError`: it is cut short, or its options
+    """Read a packet; its signature is not checked. Raises `ValueError`: it is truncated, or its options
     are."""
     try:
         to_stream, from_stream, sequence, ack_through, count = _HEADER.unpack_from(data)
@@ -85,11 +85,11 @@ def decode_packet(data: bytes) -> Packet:
             at += 4 * count
         resend_delay_s, flags, size = _AFTER_NACKS.unpack_from(data, at)
     except struct.error:
-        raise ValueError("the packet is cut short") from None
+        raise ValueError("the packet is truncated") from None
     at += _AFTER_NACKS.size
     end = at + size
     if end > len(data):
-        raise ValueError("the options are cut short")
+        raise ValueError("the options are truncated")
     packet = Packet(to_stream, from_stream, sequence, ack_through, nacks, flags, resend_delay_s)
     if size:
         _decode_options(packet, data[at:end])
@@ -113,7 +113,7 @@ def _decode_options(packet: Packet, options: bytes) -> None:
 
 def _u16(options: bytes, at: int) -> int:
     if len(options) < at + 2:
-        raise ValueError("the options are cut short")
+        raise ValueError("the options are truncated")
     return int.from_bytes(options[at : at + 2], "big")
 
 

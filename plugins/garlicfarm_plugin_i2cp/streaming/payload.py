@@ -54,7 +54,7 @@ def decode_payload(payload: bytes) -> Payload:
             if decoder.decompress(decoder.unconsumed_tail, 1):
                 raise ValueError("more bytes than a packet may have")
             if not decoder.eof:
-                raise ValueError("the gzip is cut short")
+                raise ValueError("the gzip is truncated")
     except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from None
     from_port, to_port, protocol = _PORTS.unpack_from(payload, _PORTS_AT)

@@ -92,13 +92,13 @@ def verify_packet(
 def _check_offline(options: bytes, long_term: Verifier, now_ms: int) -> tuple[Verifier, int]:
     """The transient key, and where its block ends."""
     if len(options) < _OFFLINE.size:
-        raise ValueError("the offline signature is cut short")
+        raise ValueError("the offline signature is truncated")
     expires_s, number = _OFFLINE.unpack_from(options)
     key_type = _key_type(number)
     signed = _OFFLINE.size + key_type.key_bytes
     end = signed + long_term.signature_bytes
     if len(options) < end:
-        raise ValueError("the offline signature is cut short")
+        raise ValueError("the offline signature is truncated")
     long_term.check(options[signed:end], options[:signed])
     if expires_s * 1000 <= now_ms:
         raise ValueError("the offline signature has expired")
@@ -113,7 +113,7 @@ def _key_type(number: int) -> _KeyType:
 
 def _load(key_type: _KeyType, key: bytes) -> Verifier:
     if len(key) != key_type.key_bytes:
-        raise ValueError("the public key is cut short")
+        raise ValueError("the public key is truncated")
     return Verifier(key_type.signature_bytes, key_type.load(key))
 
 

@@ -1,4 +1,4 @@
-"""Packets to bytes and back; what is cut short is refused."""
+"""Packets to bytes and back; truncated ones are refused."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_packet_cut_inside_its_header_or_options_is_refused() -> None:
     flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE
     encoded = encode_packet(Packet(1, 2, 0, 0, [1, 2], flags, 0, None, DESTINATION, 1812), sign)
     for end in range(len(encoded)):
-        with pytest.raises(ValueError, match=r"cut short"):
+        with pytest.raises(ValueError, match=r"truncated"):
             decode_packet(encoded[:end])
 
 
 @pytest.mark.parametrize("flags", [DELAY_REQUESTED, FROM_INCLUDED, MAX_PACKET_SIZE])
 def test_packet_without_the_option_of_its_flag_is_refused(flags: int) -> None:
-    with pytest.raises(ValueError, match=r"cut short|not a destination"):
+    with pytest.raises(ValueError, match=r"truncated|not a destination"):
         decode_packet(struct.pack(">IIIIBBHHB", 1, 2, 0, 0, 0, 0, flags, 1, 0))
 
 
