@@ -130,7 +130,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 409,
                 "ranking-conflict",
                 text,
-                "Nothing was stored. A query that begins anew takes another `run`; an admin deletes the"
+                "Nothing was stored. A query that starts over takes another `run`; an admin deletes the"
                 " ranking of a query with `DELETE …/rankings/QUERY`.",
             )
         case RankingNotStored():

@@ -39,7 +39,9 @@ def create(file: Path, roles: tuple[str, ...], name: str | None) -> None:
     """
     name = file.stem if name is None else name
     if not re.fullmatch("[A-Za-z0-9_-]+", name):
-        raise click.UsageError(f"{name!r} is no name of letters, digits, - and _; give another with --name")
+        raise click.UsageError(
+            f"{name!r} is not a name of letters, digits, - and _; give another with --name"
+        )
     made = plugin("keys").create_key(file)
     listed = ", ".join(f'"{role}"' for role in dict.fromkeys(roles))
     put(f'[{name}]\nkey = "{made.public}"\nroles = [{listed}]\n')

@@ -142,7 +142,7 @@ def rank(
     if checkpoint == "":  # an unset variable, and each start would start over
         raise click.UsageError("--checkpoint is empty: name a directory, or leave it out")
     if query is not None and not is_farm_name(query):
-        raise click.UsageError(f"--query {query!r} is no name, which has {FARM_NAME_RULE}")
+        raise click.UsageError(f"--query {query!r} is not a name, which has {FARM_NAME_RULE}")
     if query is None and sink == "garlicfarm":
         raise click.UsageError("--sink garlicfarm needs --query NAME, by which the nodes keep the rankings")
     if rows is None:

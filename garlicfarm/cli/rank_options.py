@@ -37,7 +37,7 @@ def parse_farms(value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(value.split(",")))
     for name in names:
         if not is_farm_name(name):
-            raise click.BadParameter(f"{name!r} is no farm's name, which has {FARM_NAME_RULE}")
+            raise click.BadParameter(f"{name!r} is not a farm's name, which has {FARM_NAME_RULE}")
     return names
 
 

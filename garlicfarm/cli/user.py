@@ -41,7 +41,7 @@ def list_(options: Options) -> None:
 @click.option(
     "--password-file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="File (mode 0600) with the password; - is stdin. Default: ask, or stdin where it is no terminal.",
+    help="File (mode 0600) with the password; - is stdin. Default: ask, or stdin where it is not a terminal.",
 )
 @shared_options("config")
 def add(options: Options, name: str, role: Any, password_file: Path | None) -> None:

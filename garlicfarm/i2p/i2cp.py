@@ -229,7 +229,7 @@ def _encode_u16(session: int) -> bytes:
     try:
         return _SESSION.pack(session)
     except struct.error as error:
-        raise LocalProtocolError(f"{session} is no id of a session") from error
+        raise LocalProtocolError(f"{session} is not a session id") from error
 
 
 def _encode_string(text: str) -> bytes:

@@ -198,7 +198,7 @@ def _summary(body: bytes) -> _Summary:
     try:
         return _Summary(sha256(body).hexdigest(), msgspec.json.decode(body, type=_Ranking))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LocalProtocolError(f"the body is no ranking: {error}") from error
+        raise LocalProtocolError(f"the body is not a ranking: {error}") from error
 
 
 def _difference(stored: _Ranking, own: _Ranking) -> str:

@@ -221,7 +221,7 @@ class PublisherFold(FarmQueries):
                 if one.index
             }
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
-            raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
+            raise StorageDamaged(f"this is not a snapshot of the farm {self.farm}: {error}") from error
         self._state, self._statuses, self._silences = state, statuses, silences
         self._find_candidates()
         self._events = EventLog(state, self._candidates.recent)

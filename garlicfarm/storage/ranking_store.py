@@ -142,7 +142,7 @@ class RankingStore:
         return True
 
     def _head(self, path: Path) -> StoredRanking | None:
-        why = "is no stored ranking"
+        why = "is not a stored ranking"
         try:
             with reading(path) as file:
                 line = file.readline(_MAX_HEAD_BYTES)

@@ -324,7 +324,7 @@ def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
             other = f"; it names format version {version}" if version != FORMAT_VERSION else ""
             raise Corrupt(f"the header of {path.name} fails its checksum{other}")
         if magic != _MAGIC:
-            raise Corrupt(f"{path.name} is no segment")
+            raise Corrupt(f"{path.name} is not a segment")
         if version != FORMAT_VERSION:
             raise other_version(path, version, FORMAT_VERSION)
         return msgspec.json.decode(data[_HEAD.size : end], type=_Header), end

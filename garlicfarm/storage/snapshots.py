@@ -123,12 +123,12 @@ def check_snapshot(path: Path) -> Snapshot:
 
 def claimed_size(head: bytes) -> int | None:
     """The size of the file that begins with ``head``; None if ``head`` is too short. Raises `StorageDamaged`:
-    it is no snapshot, or larger than `MAX_SNAPSHOT_BYTES`."""
+    it is not a snapshot, or larger than `MAX_SNAPSHOT_BYTES`."""
     if len(head) < _HEAD.size:
         return None
     magic, _, size, _ = _HEAD.unpack_from(head)
     if magic != _MAGIC or size > MAX_SNAPSHOT_BYTES - _HEAD.size:
-        raise StorageDamaged(f"it is no snapshot, or one of more than {MAX_SNAPSHOT_BYTES} bytes")
+        raise StorageDamaged(f"it is not a snapshot, or one of more than {MAX_SNAPSHOT_BYTES} bytes")
     return _HEAD.size + int(size)
 
 
@@ -188,7 +188,7 @@ def _read(path: Path, *, keep: bool) -> Snapshot:
 def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     magic, version, size, expected = _HEAD.unpack(file.read(_HEAD.size))
     if magic != _MAGIC:
-        raise Corrupt("it is no snapshot")
+        raise Corrupt("it is not a snapshot")
     left = os.fstat(file.fileno()).st_size - _HEAD.size
     start = file.read(_HEADER_SIZE.size)
     header = file.read(min(*_HEADER_SIZE.unpack(start), left))

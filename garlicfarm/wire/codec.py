@@ -467,7 +467,7 @@ class ResponseDecoder(_Decoder):
             return None
         _, kind, size = _ENTRY.unpack_from(self._data, self._pos)
         if kind != ValueType.CONFIGURATION or size > MAX_HINT_BYTES:
-            raise self._broken(f"an entry of kind {kind} and {size} bytes is no hint", self._where())
+            raise self._broken(f"an entry of kind {kind} and {size} bytes is not a hint", self._where())
         self._need = _ENTRY_SIZE + size
         if not self._gather():
             return None

@@ -65,7 +65,7 @@ async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient
         ("spark/9223372036854775808?asof=1&run=r", ranking(1), 400, "bad-query", "to 9223372036854775807"),
         ("spark/x?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0"),
         ("spark/7?asof=2&run=r", ranking(1), 400, "bad-body", "the ranking is of index 1, not 2"),
-        ("spark/7?asof=1&run=r", b"{", 400, "bad-body", "the body is no ranking: "),
+        ("spark/7?asof=1&run=r", b"{", 400, "bad-body", "the body is not a ranking: "),
         ("spark/7?asof=1&run=r", bytes((1 << 20) + 1), 413, "too-large", "a body has at most 1048576 bytes"),
     ],
 )

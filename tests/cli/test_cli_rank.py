@@ -47,7 +47,7 @@ def test_address_of_metrics_is_host_and_port(value: str, address: tuple[str, int
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--farm", "a,,b"], "'' is no farm's name, which has 1 to 64 of"),
+        (["--farm", "a,,b"], "'' is not a farm's name, which has 1 to 64 of"),
         (["--metrics", "9110"], "'9110' is no HOST:PORT, as 127.0.0.1:9110"),
         (["--metrics", "localhost:99999"], "'localhost:99999' is no HOST:PORT"),
         (
@@ -55,7 +55,7 @@ def test_address_of_metrics_is_host_and_port(value: str, address: tuple[str, int
             "'2h' must be seconds, or a number and one of ms, s, m, h, d, such as 90s, up to 1h",
         ),
         (["--sink", "garlicfarm"], "--sink garlicfarm needs --query NAME"),
-        (["--query", "a b"], "--query 'a b' is no name, which has 1 to 64 of"),
+        (["--query", "a b"], "--query 'a b' is not a name, which has 1 to 64 of"),
         (["--once", "--trigger", "1s"], "--once ends without another batch: --trigger is for"),
         (["--sink", "paper"], "'paper' is none of console, memory, garlicfarm, parquet:DIRECTORY"),
         (["--conf", "memory=2"], "'memory=2' must be a setting of Spark"),

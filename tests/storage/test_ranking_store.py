@@ -132,10 +132,10 @@ def test_unusable_files_are_told_and_left_out_until_the_next_ranking_replaces_th
     assert not (folder / "good.ranking.new").exists()
     replaced = "it is not shown; the query's next ranking replaces it"
     assert again.problems == [
-        f"{folder}/cut.ranking is no stored ranking: {replaced}",
+        f"{folder}/cut.ranking is not a stored ranking: {replaced}",
         f"{folder}/folder cannot be read (it is a directory, not a regular file): it is not shown; delete it",
         f"{folder}/loop.ranking cannot be read (Too many levels of symbolic links): {replaced}",
-        f"{folder}/no json.ranking is no stored ranking: {replaced}",
+        f"{folder}/no json.ranking is not a stored ranking: {replaced}",
     ]
     assert {path.stem for path in again.unusable} == {"cut", "folder", "loop", "no json"}
     for query in ("cut", "loop", "no json"):

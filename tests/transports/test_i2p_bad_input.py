@@ -100,9 +100,9 @@ async def test_answer_that_is_no_stream_is_explained(answer, kind, words, proxy,
     [
         ("farm.example", "is not an I2P name"),
         ("127.0.0.1", "is not an I2P name"),
-        ("a" * 51 + ".b32.i2p", "is no b32 address"),
-        ("a" * 51 + "b.b32.i2p", "is no b32 address"),
-        ("a" * 51 + "1.b32.i2p", "is no b32 address"),
+        ("a" * 51 + ".b32.i2p", "is not a b32 address"),
+        ("a" * 51 + "b.b32.i2p", "is not a b32 address"),
+        ("a" * 51 + "1.b32.i2p", "is not a b32 address"),
     ],
 )
 async def test_name_that_is_none_of_i2p_never_reaches_the_proxy(host, words, proxy, tmp_path):

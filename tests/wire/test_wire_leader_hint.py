@@ -50,9 +50,9 @@ def test_stream_that_ends_where_the_hint_begins_is_cut() -> None:
 @pytest.mark.parametrize(
     ("entry", "what"),
     [
-        (struct.pack(">QBI", 9, 1, 0), "an entry of kind 1 and 0 bytes is no hint"),
-        (struct.pack(">QBI", 9, 2, MAX_HINT_BYTES + 1), "is no hint"),
-        (struct.pack(">QBI", 9, 2, 0xFFFF_FFFF), "is no hint"),
+        (struct.pack(">QBI", 9, 1, 0), "an entry of kind 1 and 0 bytes is not a hint"),
+        (struct.pack(">QBI", 9, 2, MAX_HINT_BYTES + 1), "is not a hint"),
+        (struct.pack(">QBI", 9, 2, 0xFFFF_FFFF), "is not a hint"),
         (struct.pack(">QBI", 9, 2, 15) + bytes(15), "15 bytes are too few"),
         (struct.pack(">QBI", 9, 2, 25) + bytes(25), "too long|client's|too few"),
     ],

@@ -240,7 +240,7 @@ def _check_name(endpoint: Endpoint) -> None:
         raise TransportError(f"{endpoint}: {endpoint.host} is not an I2P name", "I2P names end in .i2p")
     if host.endswith(".b32.i2p") and not _B32.fullmatch(host.removesuffix(".b32.i2p")):
         raise TransportError(
-            f"{endpoint}: {endpoint.host} is no b32 address",
+            f"{endpoint}: {endpoint.host} is not a b32 address",
             "it has 52 characters of a-z and 2-7 before .b32.i2p: copy all of it",
         )
 

@@ -168,9 +168,9 @@ async def test_body_that_is_no_ranking_of_that_index_is_refused(
 ) -> None:
     for data, told in (
         (body(10), "the ranking is of index 10, not 11"),
-        (b"{}", "the body is no ranking: "),
-        (b"[" * 100_000, "the body is no ranking: "),
-        (b"\xff", "the body is no ranking: "),
+        (b"{}", "the body is not a ranking: "),
+        (b"[" * 100_000, "the body is not a ranking: "),
+        (b"\xff", "the body is not a ranking: "),
     ):
         with pytest.raises(LocalProtocolError, match=told):
             await node.put(0, data, 11)
