@@ -60,9 +60,15 @@ class Driven:
         )
         self.applier = SimpleNamespace(has_entries=False, restore=self._restore)
         self.readies: list[Ready] = []
+        self.error: Exception | None = None  # that carrying out a turn raises
         self.restored = trio.Event()
         self.ended: list[Exception] = []
-        self.turns = Turns(self.core, self.requests, self.applier, self.readies.append)  # type: ignore[arg-type]
+        self.turns = Turns(self.core, self.requests, self.applier, self._carry_out)  # type: ignore[arg-type]
+
+    def _carry_out(self, ready: Ready) -> None:
+        self.readies.append(ready)
+        if self.error is not None:
+            raise self.error
 
     async def _restore(self, meta: SnapshotMeta) -> None:
         await self.restored.wait()
@@ -133,7 +139,7 @@ async def test_error_in_a_turn_ends_the_task_of_the_farm_and_spares_the_reader(
 
 async def test_error_while_a_turn_is_carried_out_ends_the_farm_as_well(autojump_clock: Clock) -> None:
     async with idle_farm() as farm:
-        farm.turns._carry_out = lambda ready: (_ for _ in ()).throw(StorageError("full"))  # type: ignore[method-assign]
+        farm.error = StorageError("full")
         farm.receive(lambda: None)
         await trio.testing.wait_all_tasks_blocked()
         assert [str(error) for error in farm.ended] == ["full"]
