@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -57,11 +58,32 @@ async def test_flood_from_a_shared_address_keeps_nobody_behind_it_out(
         assert logged_in == LOGINS
 
 
+class NotedAdmission(Admission):
+    """One whose other known addresses can be asked for."""
+
+    def __init__(self, *, named: Callable[[], Container[str]], **limits: Any) -> None:
+        super().__init__(named=named, **limits)
+        self.named = named
+
+
+@pytest.fixture
+def admissions(monkeypatch: pytest.MonkeyPatch) -> list[NotedAdmission]:
+    """Of the nodes that have started, in order."""
+    made: list[NotedAdmission] = []
+
+    def make(**limits: Any) -> NotedAdmission:
+        made.append(NotedAdmission(**limits))
+        return made[-1]
+
+    monkeypatch.setattr("garlicfarm.node.transports.Admission", make)
+    return made
+
+
 async def test_addresses_of_the_configuration_and_of_members_that_logged_in_have_a_share(
-    tmp_path: Path,
+    tmp_path: Path, admissions: list[NotedAdmission]
 ) -> None:
     async with cluster(tmp_path) as farm:
-        admission = farm.node()._transports.admission
+        (admission,) = admissions
 
         def known(address: str) -> bool:
             with admission.admit(Peer(address, True, None)) as slot:
@@ -74,7 +96,7 @@ async def test_addresses_of_the_configuration_and_of_members_that_logged_in_have
 
 
 async def test_address_behind_a_name_has_a_share_once_it_was_dialled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admissions: list[NotedAdmission]
 ) -> None:
     names = {
         node_id: MemberPlan(endpoint=f"ssl://localhost:{port}", admin_url="https://127.0.0.1:0")
@@ -89,6 +111,6 @@ async def test_address_behind_a_name_has_a_share_once_it_was_dialled(
     monkeypatch.setattr(Admission, "welcome", note)
     async with cluster(tmp_path, 2, members=names) as farm:
         await farm.leader()
-        assert farm.node(1)._named_networks() == {"localhost"}
+        assert [each.named() for each in admissions] == [{"localhost"}] * 2
         with trio.fail_after(240):
             assert await came.receive() in ("127.0.0.1", "::1")
