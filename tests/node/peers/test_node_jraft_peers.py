@@ -88,9 +88,6 @@ async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path:
     credentials = DialCredentials("farm", "", "", ChallengeCache())
     with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
         await dial(transport, Endpoint("jraft", host, 9001), credentials)
-    async with played(tmp_path) as plays:
-        with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
-            await plays.nodes.replica().membership._dial(2, f"tcp://{host}:9001")
 
 
 async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
