@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import (
     AuthError,
     Compacted,
@@ -20,6 +21,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.feed import Entry
+from garlicfarm_plugin_spark import clients
 from garlicfarm_plugin_spark.node_reader import NodeReader, close_readers, open_reader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
@@ -72,16 +74,20 @@ def test_feed_of_a_server_that_is_no_node_says_so_and_passes_over_it(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     """Somebody else's, who answers everything with 200."""
-    other = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
-    with closing(feed(server, "https://127.0.0.1:1", server.url)) as opened:
-        monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
+    other, connect = "https://127.0.0.1:1", clients.connect
+
+    def connect_to_other(url: str, nodes: NodeAccess) -> tuple[str, httpx.Client]:
+        answers = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+        return (url, httpx.Client(transport=answers)) if url == other else connect(url, nodes)
+
+    monkeypatch.setattr(clients, "connect", connect_to_other)
+    with closing(feed(server, other, server.url)) as opened:
         assert entries(opened) == LOG
-        opened._turn()
+    with closing(feed(server, other, server.url)) as opened:
         assert opened.heads()["farm"].farm_id == server.farm_id
-    with closing(feed(server, "https://127.0.0.1:1")) as opened:
-        monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
-        with pytest.raises(UnreachableError, match=r"127.0.0.1:1 does not answer as an admin API: give the"):
-            opened.heads()["farm"]
+    told = pytest.raises(UnreachableError, match=r"127.0.0.1:1 does not answer as an admin API: give the")
+    with closing(feed(server, other)) as opened, told:
+        opened.heads()["farm"]
 
 
 def test_feed_of_an_unusable_url_is_refused(server: FeedServer) -> None:
