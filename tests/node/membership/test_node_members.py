@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.session import Principal
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster, cluster
+from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
-from tests.running import led, wait_until
+from tests.running import background, led, wait_until
 
 
 async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
@@ -267,17 +270,28 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         await nodes.post(b"goes on")
 
 
+async def order_to_leave(nodes: Cluster, leader: int, member: int) -> None:
+    """What a leader says to a member, on a connection of its own."""
+    status, (ours, theirs) = nodes.replica(leader).raw.status(), trio.testing.memory_stream_pair()
+    last = 0, status.last_index, status.commit
+    order = Request(MessageType.LEAVE_CLUSTER_REQUEST, leader, member, status.term, *last)
+    principal = Principal(f"member {leader}", leader, True)
+    async with background(lambda: nodes.replica(member).serve(theirs, principal)):
+        await ours.send_all(encode_request(order))
+        await ours.receive_some(100)
+
+
 async def test_member_ordered_to_leave_stays_where_a_later_leader_keeps_it(autojump_clock: MockClock) -> None:
     """A JRaft leader tells it before the Configuration without it is appended, which may never come."""
     async with led(cluster(3)) as (nodes, leader):
         other, third = (n for n in (1, 2, 3) if n != leader)
-        membership, raft = nodes.replica(leader).membership, nodes.replica(leader).section.raft
+        raft = nodes.replica(leader).section.raft
         for _ in range(2):
-            await membership._order_to_leave(other, membership.all_members[other])
+            await order_to_leave(nodes, leader, other)
             assert nodes.replica(other).raw.is_leaving
             await nodes.replica(await nodes.leader()).step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
             await nodes.replica(third).step_down(leader)
-        await membership._order_to_leave(other, membership.all_members[other])
+        await order_to_leave(nodes, leader, other)
         await ended(nodes, other, 3 * raft.election_timeout_max_s)
