@@ -215,7 +215,7 @@ async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_
         assert task.news == {("withdrawn", 1)}
         assert task.publishing_to_report is None
         assert named.warnings[:2] == ["publication-lost", "cannot-publish"]
-        await wait_until(lambda: not task._may_be_published)
+        await wait_until(lambda: not any(each.may_be_published(task.lease_ms) for each in task.publishers))
         named.taken = 10
         named.name(2)
         await wait_until(lambda: len(task.news) == 2)
