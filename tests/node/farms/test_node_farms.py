@@ -26,6 +26,7 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.storage import Writer
 from garlicfarm.storage.appender import Appender
 from tests.node.support.cluster import ALONE, ALONE_AND_QUICK, Cluster, client_request, cluster
 from tests.running import told, wait_until
@@ -113,12 +114,15 @@ async def test_failed_store_in_the_turn_of_a_connection_ends_its_farm_only(
         one, two = await nodes.login(), await nodes.login(farm="second")
         runs: list[str] = []
 
-        def fail(persist: Persist) -> None:
-            runs.append(trio.lowlevel.current_task().name)
-            raise StorageError("the disk hangs")
+        def submit_or_fail(writer: Writer, persist: Persist) -> None:
+            if any(entry.value == b"not acknowledged" for entry in persist.entries):
+                runs.append(trio.lowlevel.current_task().name)
+                raise StorageError("the disk hangs")
+            submit(writer, persist)
 
+        submit = Writer.submit
         monkeypatch.setattr("garlicfarm.node.turns.STALL_S", 240.0)  # however busy the machine is
-        monkeypatch.setattr(nodes.replica(name="second")._writer, "submit", fail)
+        monkeypatch.setattr(Writer, "submit", submit_or_fail)
         assert await two.ask(client_request(b"not acknowledged")) is None
         answer = await one.ask(client_request(b"the first goes on"))
         assert answer.accepted
