@@ -39,13 +39,6 @@ PASSWORDS = {
 LOCAL_PASSWORD = "local's word"
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that must come about, on a busy machine too; fail where it does not."""
-    with trio.fail_after(240):
-        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
-            await trio.sleep(0.01)
-
-
 def client_of(nodes: Mapping[str, FakeNode], user: str = "rita") -> AdminClient:
     """A client of several nodes, by their URLs."""
     urls = [f"{url}?pin={node.pin}" for url, node in nodes.items()]

@@ -10,7 +10,8 @@ import trio.testing
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import AuthError
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.running import wait_until
 
 
 @pytest.mark.parametrize(("user", "password"), [("paul", "wrong"), ("nobody", "paul's word")])
@@ -125,7 +126,7 @@ async def test_log_of_the_program_never_shows_credentials(node, url, caplog):
     async with node.http(url, "rita") as client:
         response = await client.get("/v1/farms/farm/log")
         assert response.status_code == 500
-        await until(lambda: "RuntimeError: a defect that is logged" in caplog.text)
+        await wait_until(lambda: "RuntimeError: a defect that is logged" in caplog.text)
         ours = "\n".join(r.getMessage() for r in caplog.records if not r.name.startswith("http"))
         for secret in ("Digest ", "rita's word", response.request.headers["authorization"][-20:]):
             assert secret not in ours

@@ -35,7 +35,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.feed.events import StandingEvent, encode_event
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import FakeNode, client_of, until
+from tests.admin.fake_node import FakeNode, client_of
+from tests.running import wait_until
 
 NOBODY = "https://127.0.0.1:9"
 NO_ENTRIES = ("leader", "members", "publisher", "health")
@@ -172,7 +173,7 @@ async def test_node_that_ends_leaves_its_watcher_to_another_that_goes_on_from_th
             node.farm.commit(b"0")
             assert await entries(stream, 1) == [b"0"]
             shutdown.set()
-            await until(lambda: node.running_requests == 0)
+            await wait_until(lambda: node.running_requests == 0)
             other.farm.commit(b"1")
             assert await entries(stream, 1) == [b"1"]
             other.farm.commit(b"2")
@@ -383,7 +384,7 @@ async def test_block_that_is_left_leaves_nothing_behind(node: FakeNode, url: str
     async with node.client(url) as client:
         async with client.events("farm", kinds=["leader"]) as stream:
             await anext(stream)
-        await until(lambda: node.running_requests == 0)
+        await wait_until(lambda: node.running_requests == 0)
         async with client.events("farm"):
             pass
     gc.collect()  # an open socket would be an error

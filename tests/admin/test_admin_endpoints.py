@@ -13,7 +13,8 @@ from garlicfarm.feed.binary_format import MEDIA_TYPE, encode_records
 from garlicfarm.feed.lines import encode_lines
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.running import wait_until
 
 
 @pytest.fixture
@@ -193,8 +194,8 @@ async def test_log_read_by_a_client_that_leaves_is_read_no_further(node, http):
     gauge = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
     async with http.stream("GET", "/v1/farms/farm/log?limit=200") as response:
         assert response.status_code == 200
-        await until(lambda: gauge() == 1)
-    await until(lambda: gauge() == 0)
+        await wait_until(lambda: gauge() == 1)
+    await wait_until(lambda: gauge() == 0)
     read = node.metrics.registry.get_sample_value("garlicfarm_feed_entries_total", {"farm": "farm"})
     assert 1 <= read < 100
 
@@ -343,7 +344,7 @@ async def test_defect_of_an_endpoint_is_answered_and_logged_without_its_text(nod
     node.farm.read_error = RuntimeError("defect")
     body = problem(await http.get("/v1/farms/farm/log"), 500, "defect")
     assert "RuntimeError" not in str(body)
-    await until(lambda: "RuntimeError: defect" in caplog.text)
+    await wait_until(lambda: "RuntimeError: defect" in caplog.text)
     node.farm.read_error = None
     assert (await http.get("/v1/farms/farm/log")).status_code == 200
 

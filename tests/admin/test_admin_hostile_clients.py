@@ -19,7 +19,8 @@ from garlicfarm.credentials.login_attempts import LoginAttempts
 from garlicfarm.errors import UnreachableError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.logs import EventLogger
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.running import wait_until
 
 GET = b"GET /v1/node HTTP/1.1\r\nHost: x\r\n"
 HANG_S = 240
@@ -187,7 +188,7 @@ async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(node, m
             credentials = await log_in(node, url, "GET", target)
             stream = await stack.enter_async_context(secured(node, url))
             await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: x\r\n".encode() + credentials + b"\r\n")
-            await until(lambda: node.largest_piece == 256 << 10)
+            await wait_until(lambda: node.largest_piece == 256 << 10)
             assert await still_serves(node, url)
 
 
@@ -198,8 +199,8 @@ async def test_client_that_does_not_read_is_cut_in_time(node, url, monkeypatch):
     credentials = await log_in(node, url, "GET", target)
     async with secured(node, url) as stream:
         await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: x\r\n".encode() + credentials + b"\r\n")
-        await until(lambda: node.largest_piece == 256 << 10)
-        await until(lambda: not node.running_requests)
+        await wait_until(lambda: node.largest_piece == 256 << 10)
+        await wait_until(lambda: not node.running_requests)
         assert len(await rest(stream)) < len(node.farm.snapshot)
     assert await still_serves(node, url)
 
@@ -267,7 +268,7 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
         guess = await wrong(node, url)
         async with secured(node, url) as stream:
             await stream.send_all(guess + b"\r\n")
-            await until(lambda: looked_up)
+            await wait_until(lambda: looked_up)
         for _ in range(3):
             async with secured(node, url) as stream:
                 await stream.send_all((guess + b"\r\n") * 20)
@@ -362,5 +363,5 @@ async def test_request_that_runs_at_the_shutdown_is_answered(node: FakeNode) -> 
 
     async with trio.open_nursery() as nursery, node.running() as url:
         nursery.start_soon(read, url)
-        await until(lambda: node.largest_piece == 256 << 10)
+        await wait_until(lambda: node.largest_piece == 256 << 10)
     assert len(states[0][1]) == 8 << 20

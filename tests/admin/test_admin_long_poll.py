@@ -13,7 +13,8 @@ import trio.testing
 from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.app import create_app
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import FakeNode, until
+from tests.admin.fake_node import FakeNode
+from tests.running import wait_until
 
 
 @asynccontextmanager
@@ -40,14 +41,14 @@ async def test_long_poll_waiting_is_woken_by_the_commit(node, url, nursery):
             pages.append(await client.page("farm", 0, wait_s=20))
 
     nursery.start_soon(poll)
-    await until(lambda: node.farm.waiting == 1)
+    await wait_until(lambda: node.farm.waiting == 1)
     gauge = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
     assert gauge() == 1
     node.farm.commit(b"a Configuration wakes nobody who asked for entries", ValueType.CONFIGURATION)
-    await until(lambda: node.farm.waiting == 1)
+    await wait_until(lambda: node.farm.waiting == 1)
     assert pages == []
     node.farm.commit(b"entry")
-    await until(lambda: pages)
+    await wait_until(lambda: pages)
     page, commit_index = pages[0]
     assert [(entry.index, entry.value) for entry in page.entries] == [(2, b"entry")]
     assert (page.next_after, commit_index) == (2, 2)
@@ -72,9 +73,9 @@ async def test_long_poll_without_news_ends_with_its_time(node, wait_s, autojump_
 async def test_long_poll_whose_client_leaves_is_freed(node: FakeNode, url: str) -> None:
     async with trio.open_nursery() as nursery, node.client(url) as client:
         nursery.start_soon(partial(client.page, "farm", 0, wait_s=30))
-        await until(lambda: node.farm.waiting == 1)
+        await wait_until(lambda: node.farm.waiting == 1)
         nursery.cancel_scope.cancel()
-    await until(lambda: node.farm.waiting == 0)
+    await wait_until(lambda: node.farm.waiting == 0)
 
 
 async def test_long_poll_is_answered_at_once_when_the_node_ends(node, shutdown, autojump_clock):

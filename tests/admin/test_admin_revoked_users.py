@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from garlicfarm.credentials.users import UserStore
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
 from tests.admin.test_admin_hostile_clients import GET, authorization, rest, secured
+from tests.running import wait_until
 
 LOG = "/v1/farms/farm/log"
 
@@ -50,7 +51,7 @@ async def test_long_poll_and_idle_connections_of_a_removed_user_are_cut_and_nobo
     ):
         await asks(waiting, "rita", "GET", f"{LOG}?wait_s=30")
         await asks(other, "paul", "GET", f"{LOG}?wait_s=30")
-        await until(lambda: node.farm.waiting == 2)
+        await wait_until(lambda: node.farm.waiting == 2)
         await asks(idle, "rita", "GET", "/v1/node")
         assert (await answer(idle)).startswith(b"HTTP/1.1 200 ")
         ends[revoke]("rita")

@@ -20,8 +20,9 @@ from garlicfarm.admin.app import create_app
 from garlicfarm.client.https import HttpsClient, StreamedAnswer
 from garlicfarm.client.trust import client_tls
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
 from tests.admin.test_admin_hostile_clients import authorization, rest, secured
+from tests.running import wait_until
 
 PATH = "/v1/farms/farm/events"
 
@@ -219,8 +220,8 @@ async def test_watchers_are_bounded_and_give_their_places_back(node, url, monkey
         assert (await refusal(node, url, ""))["type"] == "garlicfarm:too-many-watchers"
         async with watching(node, url, user="paul"):
             assert (await refusal(node, url, "", "anna"))["type"] == "garlicfarm:too-many-watchers"
-            await until(lambda: readers() == 3)
-    await until(lambda: readers() == 0)
+            await wait_until(lambda: readers() == 3)
+    await wait_until(lambda: readers() == 0)
     async with watching(node, url, user="anna") as web:
         assert (await web.next())["kind"] == "leader"
 
@@ -266,7 +267,7 @@ async def test_watchers_that_send_a_message_without_end_are_cut_and_not_read_on(
             async with trio.open_nursery() as nursery:
                 for _ in range(10):
                     nursery.start_soon(flood)
-        await until(lambda: node.running_requests == 1)
+        await wait_until(lambda: node.running_requests == 1)
         node.farm.commit(b"still here")
         assert (await other.next_of("entry"))["value"] == "still here"
     assert max(sent) < most

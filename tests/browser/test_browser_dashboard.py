@@ -16,8 +16,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from garlicfarm.admin.server import serve
-from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.admin.fake_node import PASSWORDS, FakeNode
 from tests.browser.chromium import Chromium, Page, chromium
+from tests.running import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -92,7 +93,7 @@ async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(b
         page = await shown(browser, await nursery.start(node.serve, shutdown), "rita")
         await page.until(LIVE)
         readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers")
-        await until(lambda: readers({"farm": "farm"}) == 1)  # the node pushes to it, through its login
+        await wait_until(lambda: readers({"farm": "farm"}) == 1)  # the node pushes to it, through its login
         await page.value("window.same = true")
         node.farm.commit(note("news"))
         await page.until("document.getElementById('log').innerText.includes('news')")
@@ -126,13 +127,13 @@ async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(bro
     page = await shown(browser, url, "rita")
     await page.until(LIVE)
     readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
-    await until(lambda: readers() == 1)
+    await wait_until(lambda: readers() == 1)
     hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}})"
     tell = "document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))"
     await page.value(f"{hide.format('true')}; {tell}")
-    await until(lambda: readers() == 0)
+    await wait_until(lambda: readers() == 0)
     await page.value(f"{hide.format('false')}; {tell}")
-    await until(lambda: readers() == 1)
+    await wait_until(lambda: readers() == 1)
     node.farm.commit(note("news"))
     await page.until("document.getElementById('log').innerText.includes('news')")
 
@@ -212,7 +213,7 @@ async def test_form_on_another_page_is_refused_though_the_browser_is_logged_in_a
     await page.open(f"{other}/?to={url}")
     await page.value("document.forms[0].submit()")
     await page.until("document.title !== 'trap' && document.readyState === 'complete'")
-    await until(lambda: node.requests > asked)
+    await wait_until(lambda: node.requests > asked)
     assert await page.value("location.href") == f"{url}/"
     assert "forbidden" in await page.text()
     assert "a page of another site" in await page.text(), "it was the page, not the login, that was refused"

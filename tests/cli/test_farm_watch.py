@@ -11,7 +11,8 @@ import trio.testing
 from garlicfarm.cli import farm_watch
 from garlicfarm.cli.farm_watch import FarmWatch
 from garlicfarm.errors import UnreachableError
-from tests.admin.fake_node import FakeNode, until
+from tests.admin.fake_node import FakeNode
+from tests.running import wait_until
 
 
 async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_lost(tmp_path, monkeypatch):
@@ -32,15 +33,15 @@ async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_
 
             nursery.start_soon(follow)
             await display.wait()  # how things stand, which comes first
-            await until(lambda: not display.take())
+            await wait_until(lambda: not display.take())
             node.farm.commit(b"an entry")
             await display.wait()
-            await until(lambda: not display.take())
+            await wait_until(lambda: not display.take())
             body["leader"] = None
             node.farm.tell()
             await display.wait()
             shutdown.set()
-            await until(lambda: ended)
+            await wait_until(lambda: ended)
             assert display.take()
 
 
