@@ -205,12 +205,13 @@ class NodeReader:
                 problems = []
 
     def _in_turn(self, ask: Callable[[_Node], T]) -> T:
-        silent, gone, without = [], None, None
+        silent: list[UnreachableError] = []
+        gone, without = None, None
         for _ in list(self._nodes):
             try:
                 return ask(self._nodes[0])
             except UnreachableError as error:
-                silent.append(error.cause)
+                silent.append(error)
             except Compacted as error:
                 gone = error
             except ConfigError as error:  # this node has no such farm, or another one of its name
@@ -220,7 +221,8 @@ class NodeReader:
             raise gone
         if without is not None and not silent:
             raise without
-        raise UnreachableError("; ".join(silent), _HINT)
+        # A node that answers says itself what to do.
+        raise UnreachableError("; ".join(each.cause for each in silent), max(each.hint for each in silent))
 
     def _turn(self) -> None:
         self._nodes.append(self._nodes.pop(0))

@@ -198,8 +198,12 @@ def test_ranking_is_stored_at_the_next_node_where_one_is_gone_or_does_not_confir
             with closing(feed(server, "https://127.0.0.1:1", server.url, other.url)) as opened:
                 put(opened, batch, END)
             assert [row["batch"] for row in other.farm.rankings.queries()] == [batch]
-            with closing(feed(server)) as opened, pytest.raises(UnreachableError, match=str(failed)):
+            with (
+                closing(feed(server)) as opened,
+                pytest.raises(UnreachableError, match=str(failed)) as caught,
+            ):
                 put(opened, batch, END)
+            assert "is the node running" not in str(caught.value)
 
 
 def test_ranking_that_the_node_refuses_goes_to_no_other(server: FeedServer, tmp_path: Path) -> None:
