@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -94,7 +95,7 @@ _C = TypeVar("_C", bound=_Core)
 _A = TypeVar("_A", bound=_AnsweringCore)
 
 
-class Role(Generic[_C]):
+class Role(ABC, Generic[_C]):
     """Runs a core on a node. ``name`` is that of the role in the log."""
 
     def __init__(self, name: str, network: Network, core: _C) -> None:
@@ -127,13 +128,13 @@ class Role(Generic[_C]):
             self._network.unsubscribe(prefix)
         self._subscribed = wanted
 
+    @abstractmethod
     async def _receive(self) -> None:
         """Give the core what the node receives."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _tick(self) -> None:
         """Tell the core the time."""
-        raise NotImplementedError
 
     async def _keep_ticking(self) -> NoReturn:
         while True:

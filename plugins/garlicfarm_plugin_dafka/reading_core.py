@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -13,7 +14,7 @@ MAX_PARTITIONS = 100_000
 _R = TypeVar("_R", bound=PartitionReader)
 
 
-class ReadingCore(Generic[_R]):
+class ReadingCore(ABC, Generic[_R]):
     """Reads the partitions of ``topics`` (None: of all) that peers tell of. ``address``: what answers are
     sent to. ``dropped`` counts commands that were not followed, by reason.
     """
@@ -59,29 +60,29 @@ class ReadingCore(Generic[_R]):
 
     # ------------------------------------------------------------------ what consumers and stores differ in
 
+    @abstractmethod
     def _on_other(self, command: Command, now: float) -> None:
         """None of the commands that carry records, tails or heads of all peers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self, command: Record | Head | DirectHead, now: float) -> _R:
         """A reader of a partition that is new here."""
-        raise NotImplementedError
 
     def _forget(self, now: float) -> bool:
         """Make room for another partition; False: there is none."""
         return False
 
+    @abstractmethod
     def _on_records(self, reader: _R, first: int, contents: Sequence[bytes]) -> None:
         """The records of a partition from ``first`` on are there."""
-        raise NotImplementedError
 
     def _on_known(self, reader: _R, sequence: int) -> None:
         """A peer has sent a record again, or told that it has the records up to ``sequence``: all were taken
         before."""
 
+    @abstractmethod
     def _on_missing(self, reader: _R, first: int, end: int, now: float) -> None:
         """The records from ``first`` up to ``end``, excluding it, are gone."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------ what they share
 

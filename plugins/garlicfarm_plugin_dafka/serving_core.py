@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
@@ -15,7 +16,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class ServingCore:
+class ServingCore(ABC):
     """Serves partitions of ``topic``. ``fetches``: the ranges that peers wait for. ``dropped`` counts
     commands that were not followed, by reason."""
 
@@ -42,9 +43,9 @@ class ServingCore:
         self._tails.clear()
         return found
 
+    @abstractmethod
     def _last_records(self) -> Iterable[tuple[str, int]]:
         """The partitions that have a record, and the sequence of the last one."""
-        raise NotImplementedError
 
     def _on_get_heads(self, command: GetHeads) -> None:
         if command.topic != self.topic:
