@@ -91,7 +91,9 @@ class Clients:
         """A client of each node."""
         clients = []
         for id_, directory in self._spec.directories.items():
-            client = admin_client(NodeProcess(id_, Path(directory)), user)
+            node = NodeProcess(id_, Path(directory))
+            assert node.url is not None
+            client = admin_client(node, node.url, user)
             clients.append(await self._stack.enter_async_context(client))
         return clients
 

@@ -156,8 +156,8 @@ class Writers:
         random.shuffle(nodes)
         while True:
             for node in nodes:
-                if node.url is not None:
-                    async with admin_client(node, user) as client:
+                if (url := node.url) is not None:  # it is gone again when the node is killed
+                    async with admin_client(node, url, user) as client:
                         if await self.attempt(client, label, entry):
                             return
             await trio.sleep(REFUSED_PAUSE_S)
@@ -176,10 +176,9 @@ class Writers:
         return False
 
 
-def admin_client(node: NodeProcess, user: str) -> AdminClient:
-    assert node.url is not None
+def admin_client(node: NodeProcess, url: str, user: str) -> AdminClient:
     pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
-    return AdminClient([node.url], user=user, password=PASSWORD, pin=pin)
+    return AdminClient([url], user=user, password=PASSWORD, pin=pin)
 
 
 async def main(writers: Writers, journal: Journal) -> None:

@@ -33,7 +33,8 @@ class SoakWriters(Writers):
         node = nodes[int(user.removeprefix("writer")) % len(nodes)]
         while True:
             begun = trio.current_time()
-            async with admin_client(node, user) as client:
+            assert node.url is not None
+            async with admin_client(node, node.url, user) as client:
                 with trio.fail_after(ANSWER_S):  # an error that ends this process, and the soak
                     is_acknowledged = await self.attempt(client, label, entry)
                 if is_acknowledged:
