@@ -34,11 +34,11 @@ from benchmarks.bench_farm import (
     retrying_client,
 )
 from garlicfarm import logs
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.levels import FIRST_ALGORITHM
 from garlicfarm.node import serve
 from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.setup.provision import FarmPlan
@@ -79,7 +79,7 @@ def add_quiet_farm(farm: ProcessFarm) -> None:
     """A second farm of the same members: its own id, secret and stores; the same listeners."""
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     servers = tuple(ClusterServer(node_id, endpoint) for node_id, endpoint in farm.endpoints.items())
-    genesis = Genesis(QUIET, farm_id, "log", ALGORITHM_VERSION, Configuration(0, 0, servers))
+    genesis = Genesis(QUIET, farm_id, "log", FIRST_ALGORITHM, Configuration(0, 0, servers))
     for each in farm.nodes.values():
         data, file = each.directory / "data", each.directory / "garlicfarm.toml"
         create_store(data / "farms" / QUIET, genesis)

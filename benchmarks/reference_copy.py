@@ -20,8 +20,8 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.levels import FIRST_ALGORITHM
 from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType
@@ -40,9 +40,7 @@ async def reference_copy(entries: int, size: int) -> float:
 
 def receive(directory: Path, entries: int, size: int) -> float:
     make_certificate(directory / "crt", directory / "key", "bench")
-    create_store(
-        directory / "farm", Genesis("bench", bytes(16), "log", ALGORITHM_VERSION, Configuration(0, 0))
-    )
+    create_store(directory / "farm", Genesis("bench", bytes(16), "log", FIRST_ALGORITHM, Configuration(0, 0)))
     store = LogStore.open(directory / "farm", farm="bench")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -75,6 +75,12 @@ class Refusal(StrEnum):
         9,
         "Each member has an endpoint of its own; see `garlicfarm member list`.",
     )
+    CANNOT_FOLLOW_LEVEL = (
+        "cannot-follow-the-level",
+        11,
+        "Let every member run a program that can that level: see `garlicfarm node upgrade-check`.",
+    )
+    LEVEL_REACHED = "level-reached", 0, "Levels only rise; see `garlicfarm farm level show`."
     THE_LAST_MEMBER = "the-last-member", 10, "A farm needs at least one member: stop its node instead."
     TOO_FEW_MEMBERS_HEARD = (
         "too-few-members-heard",
@@ -133,6 +139,7 @@ _OF_CHANGE = {
         Refusal.ANOTHER_CHANGE_IN_FLIGHT,
         Refusal.CANNOT_BE_DIALLED,
         Refusal.ENDPOINT_OF_ANOTHER_MEMBER,
+        Refusal.CANNOT_FOLLOW_LEVEL,
         Refusal.TOO_FEW_MEMBERS_HEARD,
     )
 }

@@ -19,6 +19,7 @@ import trio
 
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.errors import Compacted, EntryRefused, FellBehind
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.entries import Administrative, Note, parse_entry
 from garlicfarm.raft.types import Entry
@@ -92,7 +93,7 @@ def _document_line(farm: str, entry: Entry, weights: Mapping[str, int]) -> Line:
         return line
     head = (entry.index, entry.term)
     try:
-        parsed = parse_entry(entry.value, farm)
+        parsed = parse_entry(entry.value, farm, HIGHEST)
     except EntryRefused as error:
         return Line(*head, "skipped", "", f"{error.field}: {error.reason}: {line.text}")
     if isinstance(parsed, Note):

@@ -166,12 +166,13 @@ def _administer(
 def _check(actions: Sequence[_Action]) -> None:
     """All are checked before the first one is sent: none is in force because the next one is wrong."""
     from garlicfarm.errors import EntryRefused
+    from garlicfarm.levels import HIGHEST
     from garlicfarm.publishing.administration import parse_admin
     from garlicfarm.publishing.documents import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
     for action, args in actions:
         try:
-            parse_admin({"action": action, "by": "-", "args": args})
+            parse_admin({"action": action, "by": "-", "args": args}, HIGHEST)
         except EntryRefused as error:
             field = error.field.removeprefix("args.")
             if action == "weights":

@@ -78,6 +78,7 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
+    from garlicfarm.levels import algorithm_of
     from garlicfarm.storage import read_genesis
 
     number, section = next((n, s) for n, s in enumerate(config.farm) if s.name == body["farm"])
@@ -110,7 +111,7 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
         farm_id=genesis.farm_id,
         farm_secret=farm_secrets[0],
         application=section.application,
-        algorithm=genesis.algorithm,
+        algorithm=algorithm_of(body["level"]),
         id=new_id or max(used, default=0) + 1,
         endpoints={row["id"]: row["endpoint"] for row in body["members"]},
         expires_s=expires_s,

@@ -75,10 +75,10 @@ def join_jraft(
     """
     import secrets
 
-    from garlicfarm.agreed import ALGORITHM_VERSION
     from garlicfarm.cli.node_join import enrol, undo_node
     from garlicfarm.config import load
     from garlicfarm.credentials.join_token import JoinToken
+    from garlicfarm.levels import FIRST_ALGORITHM
     from garlicfarm.setup.provision import CONFIG_NAME, MemberPlan, create_joining_node
 
     file, new, own = directory / CONFIG_NAME, not directory.exists(), _loopback("--endpoint", endpoint)
@@ -88,7 +88,7 @@ def join_jraft(
         farm_id=secrets.token_bytes(16),
         farm_secret=secrets.token_bytes(32),
         application=application,
-        algorithm=ALGORITHM_VERSION,
+        algorithm=FIRST_ALGORITHM,
         id=node_id,
         endpoints=_table(servers),
         expires_s=NEVER_S,

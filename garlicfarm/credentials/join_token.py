@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from garlicfarm.agreed import EPOCH_LENGTH, unknown_algorithm
+from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.config.model import Algorithms, Count, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
+from garlicfarm.levels import unknown_algorithm
 
 _LAST_DATE_S = 253_402_300_799  # of the year 9999
 _EXAMPLE = "it is one line that `garlicfarm member token` printed"
@@ -26,6 +27,7 @@ _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     """``id`` is the new member's. ``endpoints``: id → endpoint of the members when the token was made.
+    ``algorithm``: the version of the common algorithm, that of the farm's level.
     ``expires_s``: seconds since 1970. ``preset``, ``raft``, ``retention``, ``algorithms`` (of Digest),
     ``master`` and ``epoch_length`` are what all members share, as in
     `garlicfarm.setup.provision.FarmPlan`."""

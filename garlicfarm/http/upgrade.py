@@ -38,6 +38,7 @@ from garlicfarm.http.digest import (
     Verified,
     parse_header,
 )
+from garlicfarm.levels import Program, parse_program
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 HEADER_LIMIT = 16384
@@ -77,7 +78,8 @@ class FarmCredentials:
     """What a responder needs in order to admit peers to the farm ``name``.
 
     ``offered`` maps names of extensions to versions (D5). ``leader`` returns the current leader's id and
-    endpoint, or None; it is called only for a peer with the extension ``leader-hint``.
+    endpoint, or None; it is called only for a peer with the extension ``leader-hint``. ``program``: what
+    this side says of itself to those that logged in (D26), None: nothing.
     """
 
     name: str
@@ -85,6 +87,7 @@ class FarmCredentials:
     verifier: Verifier
     offered: Mapping[str, str] = field(default_factory=dict)
     leader: Callable[[], tuple[int, str] | None] = lambda: None
+    program: Callable[[], Program | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Accepted:
     ``reply`` is what the responder sends first (empty on the initiator). ``user`` logged in.
     ``extensions`` are in force: both sides named them (D5). ``farm_id`` is what the peer sent, ``leader``
     the hint that the initiator received. ``leftover`` are Raft bytes that came with the header block.
+    ``program``: what the peer says of itself.
     """
 
     reply: bytes
@@ -103,6 +107,7 @@ class Accepted:
     farm_id: bytes | None
     leader: tuple[int, str] | None
     leftover: bytes
+    program: Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,10 @@ def _agreed(ours: Mapping[str, str], theirs: str | None) -> dict[str, str]:
 def _extensions_header(extensions: Mapping[str, str]) -> list[tuple[str, str]]:
     listed = ", ".join(f"{name}={version}" for name, version in extensions.items())
     return [("Garlic-Farm-Extensions", listed)] if listed else []
+
+
+def _program_header(program: Program | None) -> list[tuple[str, str]]:
+    return [] if program is None else [("Garlic-Farm-Program", program.header())]
 
 
 class Responder:
@@ -206,6 +215,10 @@ class Responder:
         theirs = _header(request, b"garlic-farm-id")
         if theirs is not None and theirs.lower() != farm.farm_id.hex():
             return Rejected("other-farm", self._answer(HTTPStatus.CONFLICT, identity))
+        try:
+            program = parse_program(_header(request, b"garlic-farm-program"))
+        except ValueError:
+            return Rejected("bad-request", self._answer(HTTPStatus.BAD_REQUEST))
         agreed = _agreed(farm.offered, _header(request, b"garlic-farm-extensions"))
         headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
         key = _header(request, b"sec-websocket-key")
@@ -215,6 +228,7 @@ class Responder:
             ("Authentication-Info", verdict.authentication_info),
             *identity,
             *_extensions_header(agreed),
+            *_program_header(farm.program()),
         ]
         leader = farm.leader() if LEADER_HINT in agreed else None
         hint = f"{leader[0]} {leader[1]}" if leader else ""
@@ -233,6 +247,7 @@ class Responder:
             farm_id=None if theirs is None else farm.farm_id,
             leader=None,
             leftover=self._http.trailing_data[0],
+            program=program,
         )
 
     def _broken(self, status: int) -> Rejected:
@@ -281,6 +296,7 @@ class Initiator:
     :param cache: challenges of earlier logins, shared by all of them; determines the algorithms in use.
     :param farm_id: 16 bytes, sent and compared with the peer's; None while unknown.
     :param extensions: offered extensions, name -> version (D5).
+    :param program: what this side says of itself (D26); None: nothing.
     :raises LocalProtocolError: ``farm`` is not a valid name of a farm.
     """
 
@@ -294,6 +310,7 @@ class Initiator:
         cache: ChallengeCache,
         farm_id: bytes | None = None,
         extensions: Mapping[str, str] | None = None,
+        program: Program | None = None,
     ) -> None:
         self._host = host
         self._farm = farm
@@ -304,6 +321,7 @@ class Initiator:
         self._key = (host, farm, user)
         self._farm_id = farm_id
         self._extensions = dict(extensions or {})
+        self._program = program
         self._streams = 0
         self._sent: Authorization | None = None
         self._websocket_key = ""
@@ -333,7 +351,7 @@ class Initiator:
             if websocket_key:
                 headers += [("Sec-WebSocket-Key", websocket_key), ("Sec-WebSocket-Version", "13")]
             headers.append(("Authorization", self._sent.header))
-            headers += _extensions_header(self._extensions)
+            headers += _extensions_header(self._extensions) + _program_header(self._program)
             if self._farm_id is not None:
                 headers.append(("Garlic-Farm-Id", self._farm_id.hex()))
         request = h11.Request(method="GET", target=self._target, headers=_encoded(headers))
@@ -402,6 +420,10 @@ class Initiator:
                 what = "it does not accept the key that was sent for the proxy before it"
                 raise RemoteProtocolError(f"Sec-WebSocket-Accept: {what}", self._where)
         agreed = _agreed(self._extensions, _header(event, b"garlic-farm-extensions"))
+        try:
+            program = parse_program(_header(event, b"garlic-farm-program"))
+        except ValueError as error:
+            raise RemoteProtocolError(str(error), self._where) from None
         return Accepted(
             reply=b"",
             farm=self._farm,
@@ -410,6 +432,7 @@ class Initiator:
             farm_id=self._check_farm_id(event),
             leader=self._leader(event) if LEADER_HINT in agreed else None,
             leftover=self._http.trailing_data[0],
+            program=program,
         )
 
     def _check_farm_id(self, event: h11.InformationalResponse | h11.Response) -> bytes | None:

@@ -20,6 +20,7 @@ from garlicfarm.credentials.login_attempts import LONGEST_DELAY_S, LoginAttempts
 from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache, Refused, Verified
 from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Rejected, Responder, Verifier
+from garlicfarm.levels import SAYS_NOTHING, Program
 from garlicfarm.net.admission import Admission
 from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Stage, Transport
 
@@ -34,6 +35,7 @@ class Established:
 
     ``user`` logged in, "" if the transport has no login. ``farm_id`` and ``leader`` are what the peer sent,
     None if it sent none. ``leftover`` are bytes that arrived already and precede those of the stream.
+    ``program``: what it says of itself.
     """
 
     stream: trio.abc.Stream
@@ -43,6 +45,7 @@ class Established:
     farm_id: bytes | None
     leader: tuple[int, str] | None
     leftover: bytes
+    program: Program = SAYS_NOTHING
 
 
 def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
@@ -59,6 +62,7 @@ def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:
         farm_id=accepted.farm_id,
         leader=accepted.leader,
         leftover=accepted.leftover,
+        program=accepted.program,
     )
 
 
@@ -67,7 +71,8 @@ class DialCredentials:
     """The login of a dialler: its identity and the farm; see `garlicfarm.http.upgrade.Initiator`.
 
     ``farm_id``: the farm that is meant, None: any of that name. ``extensions``: what is offered, name and
-    version. ``challenges`` are remembered from one stream to the next.
+    version. ``challenges`` are remembered from one stream to the next. ``program``: what it says of itself
+    now, None: nothing.
     """
 
     farm: str
@@ -76,6 +81,7 @@ class DialCredentials:
     challenges: ChallengeCache = field(repr=False)
     farm_id: bytes | None = None
     extensions: Mapping[str, str] = field(default_factory=dict)
+    program: Callable[[], Program | None] = lambda: None
 
 
 async def initiate(
@@ -107,6 +113,7 @@ async def initiate(
         cache=credentials.challenges,
         farm_id=credentials.farm_id,
         extensions=credentials.extensions,
+        program=credentials.program(),
     )
     while True:
         stream = await open_stream()

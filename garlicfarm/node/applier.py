@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import trio
 
 from garlicfarm.application import Application
+from garlicfarm.levels import algorithm_of
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
 from garlicfarm.node.membership import Membership
@@ -89,7 +90,7 @@ class Applier:
         return Snapshot(
             genesis.farm_id,
             genesis.application,
-            genesis.algorithm,
+            algorithm_of(applied.configuration.level),
             applied.index,
             applied.term,
             applied.configuration,

@@ -21,9 +21,11 @@ user's name, 1 … 64 characters. The actions and their ``args``:
 * ``publish``: ``{}``, the publisher publishes now: once for the index of the entry.
 * ``remove``: ``{"member": id}`` records the user who asked for its removal. The removal itself is
   RemoveServer's; the entry has no effect.
+* ``level``: ``{"to": 1 … }`` records the user who raised the farm's level. The raise itself is the
+  Configuration's before it; the entry has no effect. Since level 1.
 
-An unknown action is refused where it is posted; if committed, it is skipped and counted. An unknown argument
-is refused where it is posted; if committed, it is ignored.
+An action is known from its level on (`SINCE`). An unknown one is refused where it is posted; if committed, it
+is skipped and counted. An unknown argument is refused where it is posted; if committed, it is ignored.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import decode_hash
+from garlicfarm.levels import LOWEST
 from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig, Staleness
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.validation import at, checker
@@ -66,6 +69,10 @@ class _Remove(msgspec.Struct):
     member: MemberId
 
 
+class _Level(msgspec.Struct):
+    to: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+
+
 class _Staleness(msgspec.Struct):
     R: Staleness
 
@@ -95,8 +102,12 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "publisher": _Publisher,
     "publish": _Publish,
     "remove": _Remove,
+    "level": _Level,
 }
 """Each action with the type of its ``args``."""
+
+SINCE = {"level": 1}
+"""The level from which on an action is known, if that is not the lowest."""
 
 
 def check_by(name: str) -> None:
@@ -109,11 +120,12 @@ _check_admin = checker(Admin, {"by": check_by})
 _CHECK_ARGS = {action: checker(kind, {"hash": decode_hash}) for action, kind in ACTIONS.items()}
 
 
-def parse_admin(value: object) -> Admin:
-    """The value of ``config.admin``, checked. Raises `EntryRefused` with the path below it."""
+def parse_admin(value: object, level: int) -> Admin:
+    """The value of ``config.admin``, checked by the rule of a level. Raises `EntryRefused` with the path
+    below it."""
     _check_admin(value)
     admin = msgspec.convert(value, Admin)
-    if admin.action not in _CHECK_ARGS:
+    if admin.action not in _CHECK_ARGS or level < SINCE.get(admin.action, LOWEST):
         raise EntryRefused("action", "unknown action")
     at("args", _CHECK_ARGS[admin.action], admin.args)
     if admin.action == "weights" and sum(msgspec.convert(admin.args[part], int) for part in WEIGHTS) != 100:

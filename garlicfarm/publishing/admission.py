@@ -37,7 +37,7 @@ def check_entry(farm: FarmQueries, entry: bytes, author: int) -> Entry:
     """Check an entry before it is proposed. Refuses what would be skipped if committed (`entries`,
     `Policy.check`), and too many values or unknown arguments. Raises `EntryRefused`."""
     check_values(entry)
-    parsed = parse_entry(entry, farm.farm)
+    parsed = parse_entry(entry, farm.farm, farm.level)
     check_state(farm, parsed)
     check_author(parsed, author)
     if isinstance(parsed, Administrative):

@@ -1,7 +1,7 @@
 """Entries of a farm: encoded once by their author, and checked by one rule everywhere.
 
-**The validity rule.** It is part of the algorithm whose version every store records
-(`garlicfarm.agreed.ALGORITHM_VERSION`, 2). An entry is valid in the farm ``farm`` if
+**The validity rule.** It is part of the common algorithm, whose version belongs to the farm's level
+(`garlicfarm.levels.algorithm_of`). An entry is valid in the farm ``farm`` if
 
 * its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
   `documents` as `validation` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
@@ -28,11 +28,14 @@ phrases, by which servers count skipped entries.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
@@ -131,8 +134,9 @@ _check_node = checker(NodeReport, {"leaseSet": _check_lease_set, "transients": _
 _check_config_by = checker(_By, {"by": check_by})
 
 
-def parse_entry(entry: bytes, farm: str) -> Entry:
-    """Check and decode an entry. Raises `EntryRefused` (its author's fault) with the field and the reason."""
+def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
+    """Check and decode an entry, by the rule of a farm's level. Raises `EntryRefused` (its author's fault)
+    with the field and the reason."""
     tree = decode_object(entry)
     _check_document(tree)
     document = msgspec.convert(tree, StatusDocument)
@@ -150,7 +154,7 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
         node = msgspec.convert(config["node"], NodeReport)
         _check_tests(node.tests or ())
     if config.get("admin") is not None:
-        admin = at("config.admin", parse_admin, config["admin"])
+        admin = at("config.admin", partial(parse_admin, level=level), config["admin"])
         if document.id == 0:
             raise EntryRefused("id", "not a member's")
         return Administrative(document.id, document.date, document.sequence, admin)
@@ -161,10 +165,11 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
     return Status(entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts)
 
 
-def observe(entry: bytes, farm: str) -> Observation:
-    """What a committed entry of a farm says. The costly half of a fold: many folds may share its result."""
+def observe(entry: bytes, farm: str, level: int) -> Observation:
+    """What a committed entry says in a farm at this level. The costly half of a fold: many folds may share
+    its result."""
     try:
-        return parse_entry(entry, farm)
+        return parse_entry(entry, farm, level)
     except EntryRefused as refused:
         return Refused(refused.reason)
 
@@ -241,5 +246,5 @@ def encode_admin(
 
 def _encode(document: StatusDocument) -> bytes:
     entry = msgspec.json.encode(document, order="deterministic")
-    parse_entry(entry, document.cluster)
+    parse_entry(entry, document.cluster, HIGHEST)
     return entry

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from garlicfarm.i2p.lease_set import MetaLease
+from garlicfarm.levels import level_of
 from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
@@ -37,6 +38,11 @@ class FarmQueries:
     def farm(self) -> str:
         """The farm's name."""
         return self._state.farm
+
+    @property
+    def level(self) -> int:
+        """The farm's level (`garlicfarm.levels`)."""
+        return level_of(self._state.algorithm)
 
     @property
     def members(self) -> tuple[int, ...]:

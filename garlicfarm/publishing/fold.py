@@ -1,4 +1,4 @@
-"""The application ``publisher``, version 2: which member publishes a Meta LeaseSet, and what that lists.
+"""The application ``publisher``: which member publishes a Meta LeaseSet, and what that lists.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,
@@ -53,8 +53,8 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
+from garlicfarm.levels import LOWEST, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
@@ -106,7 +106,7 @@ def _score_status(status: Status, policy: Policy, publishing: bool | None) -> Sc
 
 
 def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> ScoredStatus:
-    status = parse_entry(entry, farm)
+    status = parse_entry(entry, farm, LOWEST)  # a status is valid at any level
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
     return _score_status(status, policy, status.publishing)
@@ -166,10 +166,10 @@ class PublisherFold(FarmQueries):
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
-        self.fold(index, observe(entry, self.farm))
+        self.fold(index, observe(entry, self.farm, self.level))
 
     def fold(self, index: int, observation: Observation) -> None:
-        """Fold in what the committed entry at ``index`` says (`entries.observe`, of this farm)."""
+        """Fold in what the committed entry at ``index`` says (`entries.observe`, of this farm and level)."""
         if isinstance(observation, Refused):
             self._skip(observation.reason)
             return
@@ -179,8 +179,9 @@ class PublisherFold(FarmQueries):
             self._skip(error.reason)
 
     def configure(self, index: int, members: Configuration) -> None:
-        """The servers of ``members`` are the current members from ``index`` on."""
+        """The servers of ``members`` are the current members from ``index`` on, at its level."""
         state = self._state
+        state.algorithm = max(state.algorithm, algorithm_of(members.level))
         state.members = tuple(sorted({server.id for server in members.servers}))
         kept = {*state.members, *state.holders}
         state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
@@ -206,7 +207,7 @@ class PublisherFold(FarmQueries):
         """
         try:
             header = msgspec.json.decode(data, type=Header)
-            if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
+            if header.schema != SCHEMA or unknown_algorithm(header.algorithm):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
             state.policy.pin(self._pinned)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.agreed import ALGORITHM_VERSION
+from garlicfarm.levels import FIRST_ALGORITHM
 from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
@@ -50,7 +50,8 @@ class FarmState(msgspec.Struct, kw_only=True):
 
     schema: str = SCHEMA
     farm: str
-    algorithm: int = ALGORITHM_VERSION
+    algorithm: int = FIRST_ALGORITHM
+    """that of the farm's level"""
     members: tuple[_ServerId, ...] = ()
     policy: Policy = msgspec.field(default_factory=Policy)
     publisher: int | None = None

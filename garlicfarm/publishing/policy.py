@@ -1,7 +1,7 @@
 """The administrators' decisions for a farm: the parameters of its fold, and the user who set each.
 
 An order is an administrative entry of the log (D16). Each value comes from the newest committed entry that
-set it, else it is the constant of algorithm version 2. ``orders`` records the user, date and index of each
+set it, else it is the constant of the algorithm. ``orders`` records the user, date and index of each
 entry in force, since compaction removes the entry itself.
 """
 
@@ -58,7 +58,7 @@ class Policy(msgspec.Struct, kw_only=True):
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
     """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
-    ``publish``, ``remove ID``"""
+    ``publish``, ``remove ID``, ``level N``"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
         """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
@@ -92,6 +92,8 @@ class Policy(msgspec.Struct, kw_only=True):
                     self.overrides[member] = msgspec.convert(mode, PublishConfig)
             case "remove":
                 key = f"remove {args['member']}"
+            case "level":
+                key = f"level {args['to']}"
             case "exclude" | "include":
                 hash_ = str(args["hash"])
                 key, in_force = f"exclude {hash_}", admin.action == "exclude"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.levels import beyond
 from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration
@@ -20,10 +21,10 @@ class CheckedEntries(msgspec.Struct, frozen=True, gc=False):
     configurations: Sequence[tuple[int, Configuration]]
 
 
-def check_entries(request: Request) -> CheckedEntries:
-    """Check the entries of a request.
+def check_entries(request: Request, commit_index: int, level: int) -> CheckedEntries:
+    """Check the entries of a request. ``level``: of the Configuration in force here, at ``commit_index``.
 
-    Raises `RemoteProtocolError`: no leader's log holds such entries.
+    Raises `RemoteProtocolError`: no leader's log holds such entries, or this program cannot follow them.
     """
     entries: list[Entry] = []
     configurations: list[tuple[int, Configuration]] = []
@@ -39,6 +40,10 @@ def check_entries(request: Request) -> CheckedEntries:
                 raise RemoteProtocolError("a Configuration without members", where)
             if configuration.log_index > index:  # none would be appended before that index is applied
                 raise RemoteProtocolError("a Configuration that names a later index than its own", where)
+            if text := beyond(configuration.level):
+                raise RemoteProtocolError(text, where)
+            if configuration.level < level and index > commit_index:
+                raise RemoteProtocolError("a Configuration of a lower level than the one in force", where)
             configurations.append((index, configuration))
         elif entry.value_type is not ValueType.APPLICATION:
             raise RemoteProtocolError("a value that never lies in a log", where)

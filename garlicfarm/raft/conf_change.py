@@ -1,9 +1,9 @@
 """Changes of the Configuration, one server at a time, each in force when it is committed (thesis 4.1 to 4.3;
-D7)."""
+D7); and of its level (D26)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import msgspec
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft.joiner import Joiner
@@ -41,6 +41,12 @@ class PendingConfChange:
             or membership.in_force.log_index > self._state.applied_index
         ):
             raise ProposalDropped(Refusal.ANOTHER_CHANGE_IN_FLIGHT)
+        if change.change is Change.RAISE:
+            if change.level <= membership.in_force.level:
+                raise ProposalDropped(Refusal.LEVEL_REACHED)
+            if not membership.is_quorum(active):
+                raise ProposalDropped(Refusal.TOO_FEW_MEMBERS_HEARD)
+            return
         is_member = server.id in membership
         if is_member is (change.change is Change.ADD):
             raise ProposalDropped(Refusal.A_MEMBER_ALREADY if is_member else Refusal.NO_SUCH_MEMBER)
@@ -58,10 +64,17 @@ class PendingConfChange:
         """The Configuration in force with the change made."""
         assert self._change is not None
         server, in_force = self._change.server, self._state.membership.in_force
-        if self._change.change is Change.SET:
-            return _with_servers(in_force, [server if s.id == server.id else s for s in in_force.servers])
         others = [s for s in in_force.servers if s.id != server.id]
-        return _with_servers(in_force, [*others, server] if self._change.change is Change.ADD else others)
+        match self._change.change:
+            case Change.RAISE:
+                return msgspec.structs.replace(in_force, level=self._change.level)
+            case Change.SET:
+                servers = [server if s.id == server.id else s for s in in_force.servers]
+            case Change.ADD:
+                servers = [*others, server]
+            case Change.REMOVE:
+                servers = others
+        return msgspec.structs.replace(in_force, servers=tuple(servers))
 
     def joiner_of(self, peer: int) -> Joiner | None:
         """The joiner if ``peer`` is it, None if ``peer`` is a member."""
@@ -109,7 +122,3 @@ class PendingConfChange:
         if self.joiner is not None:
             servers[self.joiner.server.id] = self.joiner.server
         return tuple(servers.values())
-
-
-def _with_servers(configuration: Configuration, servers: Sequence[ClusterServer]) -> Configuration:
-    return Configuration(configuration.log_index, configuration.last_log_index, tuple(servers))

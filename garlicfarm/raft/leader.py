@@ -228,10 +228,10 @@ class Leader:
         return True
 
     def _append_configuration(self, like: Configuration) -> int:
-        """Append the servers of ``like`` as the newest Configuration. Returns its index."""
+        """Append servers and level of ``like`` as the newest Configuration. Returns its index."""
         log, membership = self._state.log, self._state.membership
         index = log.last_index + 1
-        configuration = Configuration(index, membership.newest.log_index, like.servers)
+        configuration = Configuration(index, membership.newest.log_index, like.servers, like.level)
         value = encode_configuration(configuration)
         log.append((Entry(index, self._state.term, ValueType.CONFIGURATION, value),))
         membership.append(index, configuration)

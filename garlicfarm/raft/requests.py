@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from garlicfarm.errors import RemoteProtocolError
-from garlicfarm.raft.append_checks import check_entries
+from garlicfarm.levels import beyond
+from garlicfarm.raft.append_checks import CheckedEntries, check_entries
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.read_index import refuse_read
 from garlicfarm.raft.roles import Roles
@@ -67,10 +68,14 @@ class RequestHandler:
     # ------------------------------------------------------------------ from the leader
 
     def _append_entries(self, request: Request, token: int) -> None:
-        checked = check_entries(request)
+        checked = self._checked(request)
         if self._is_of_leader(request, token, MessageType.APPEND_ENTRIES_RESPONSE):
             self._roles.on_append(request.term)
             self._follower.append(request, checked, token)
+
+    def _checked(self, request: Request) -> CheckedEntries:
+        state = self._state
+        return check_entries(request, state.commit_index, state.membership.in_force.level)
 
     def _install_snapshot(self, request: Request, token: int) -> None:
         chunk = decode_snapshot_sync_request(_only_value(request))
@@ -78,6 +83,8 @@ class RequestHandler:
         is_possible &= chunk.configuration.log_index <= chunk.last_log_index + 1  # JRaft's may be a newer one
         if not is_possible or not chunk.configuration.servers:
             raise RemoteProtocolError("a snapshot that no leader of this term has", request.type.name)
+        if text := beyond(chunk.configuration.level):
+            raise RemoteProtocolError(text, request.type.name)
         if self._is_of_leader(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, chunk, token)
 
@@ -95,7 +102,7 @@ class RequestHandler:
         pack = decode_log_pack(_only_value(request), config.max_message_bytes, config.max_entry_bytes)
         # The sender names no term where the pack begins: these entries are committed.
         unpacked = msgspec.structs.replace(request, entries=pack.entries, last_log_term=0)
-        checked = check_entries(unpacked)
+        checked = self._checked(unpacked)
         if self._state.id in self._state.membership:
             raise RemoteProtocolError("a member is not brought in", request.type.name)
         if self._is_of_leader(request, token, kind):

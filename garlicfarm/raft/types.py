@@ -152,21 +152,23 @@ class Role(Enum):
 
 class Change(Enum):
     """What a `ConfChange` does: ADD a server under an id never used before, once it has caught up;
-    REMOVE a member; SET a member's endpoint."""
+    REMOVE a member; SET a member's endpoint; RAISE the farm's level (D26)."""
 
     ADD = "add"
     REMOVE = "remove"
     SET = "set"
+    RAISE = "raise"
 
 
 class ConfChange(msgspec.Struct, frozen=True):
     """A change of one server, in force when it is committed (D7). ``server``: its id, and except for REMOVE
     its endpoint. ``force``: change even if fewer than a majority of the remaining members were heard
-    recently."""
+    recently. To RAISE names no server, but the new ``level``."""
 
     change: Change
-    server: ClusterServer
+    server: ClusterServer = ClusterServer(0)
     force: bool = False
+    level: int = 0
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from garlicfarm.setup.provision import (
     check_endpoints,
     farm_table,
     first_orders,
+    founding_configuration,
     joining_genesis,
     make_store,
     new_genesis,
@@ -37,7 +38,7 @@ from garlicfarm.setup.provision import (
 )
 from garlicfarm.storage import DataDirectory, Genesis
 from garlicfarm.transport import Endpoint
-from garlicfarm.wire.messages import ClusterServer, Configuration
+from garlicfarm.wire.messages import ClusterServer
 
 
 def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
@@ -49,7 +50,7 @@ def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
     """
     dialled = _dialled(config, endpoint)
     server = ClusterServer(config.node.id, str(dialled))
-    configuration = Configuration(log_index=0, last_log_index=0, servers=(server,))
+    configuration = founding_configuration((server,))
     genesis = new_genesis(farm, configuration)
     orders = first_orders(farm, {config.node.id: MemberPlan(endpoint=str(dialled))})
     _add(config, dialled, farm, secrets.token_bytes(32), genesis, orders)

@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.agreed import ALGORITHM_VERSION, EPOCH_LENGTH
+from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.config import load
 from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
 from garlicfarm.config.toml import to_toml
@@ -37,6 +37,7 @@ from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.durable_files import fsync_path, give_to_owner, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.http.digest import ALGORITHMS
+from garlicfarm.levels import HIGHEST, LOWEST, algorithm_of
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_R
 from garlicfarm.regular_files import read_file
@@ -206,7 +207,7 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
         ClusterServer(node_id, str(_make_node(directories[node_id], farm, node_id, members[node_id])))
         for node_id in sorted(members)
     )
-    configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
+    configuration = founding_configuration(servers)
     genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
     orders = first_orders(farm, members)
     for directory in directories.values():
@@ -214,9 +215,16 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
     return MadeFarm(genesis.farm_id, configuration, directories)
 
 
+def founding_configuration(servers: Sequence[ClusterServer]) -> Configuration:
+    """The Configuration that a farm begins with: at the highest level, unless JRaft is to be among them."""
+    has_jraft = any(Endpoint.parse(server.endpoint).scheme == "jraft" for server in servers)
+    return Configuration(0, 0, tuple(servers), LOWEST if has_jraft else HIGHEST)
+
+
 def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
     """The genesis of a new farm's stores; mints its id."""
-    born = (farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION)
+    algorithm = algorithm_of(configuration.level)
+    born = (farm.name, secrets.token_bytes(16), farm.application, algorithm)
     return Genesis(*born, configuration, farm.epoch_length)
 
 

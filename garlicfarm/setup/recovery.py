@@ -26,6 +26,7 @@ import msgspec
 from garlicfarm.application import StateMachine
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
+from garlicfarm.levels import algorithm_of
 from garlicfarm.raft.state import MAX_TERM
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
@@ -110,7 +111,8 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
         raise StorageError(
             f"{directory}: the last entry has term {survivor.last_term}, which no other can follow"
         )
-    alone = Configuration(index, survivor.configuration.log_index, servers)
+    before = survivor.configuration
+    alone = Configuration(index, before.log_index, servers, before.level)
     entry = Entry(index, term, ValueType.CONFIGURATION, encode_configuration(alone))
     farm_id = secrets.token_bytes(16)
     survivor.application.configure(index, alone)
@@ -123,7 +125,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
         snapshot = Snapshot(
             farm_id,
             genesis.application,
-            genesis.algorithm,
+            algorithm_of(alone.level),
             index,
             term,
             alone,

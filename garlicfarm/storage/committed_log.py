@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from garlicfarm.agreed import unknown_algorithm
 from garlicfarm.errors import StorageMissing, StorageVersion
+from garlicfarm.levels import unknown_algorithm
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage.appender import LOG
 from garlicfarm.storage.damage import Corrupt, storage_error

@@ -15,7 +15,6 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from garlicfarm.agreed import unknown_algorithm
 from garlicfarm.descriptors import patiently
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import (
@@ -26,6 +25,7 @@ from garlicfarm.errors import (
     StorageMissing,
     StorageVersion,
 )
+from garlicfarm.levels import unknown_algorithm
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage.appender import LOG, PART, Appender, make_log
 from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, unknown_files

@@ -22,6 +22,7 @@ from pathlib import Path
 from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
+from garlicfarm.levels import unknown_algorithm
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import open_file, reading
 from garlicfarm.storage.segments import Genesis
@@ -140,8 +141,10 @@ class SnapshotReceiver:
         snapshot, genesis = check_snapshot(path), self._genesis
         if snapshot.farm_id != genesis.farm_id:
             raise StorageDamaged("it is of another farm")
-        if (snapshot.application, snapshot.algorithm) != (genesis.application, genesis.algorithm):
-            raise StorageDamaged("it is of another application")
+        if snapshot.application != genesis.application:
+            raise StorageDamaged(f"it is of another application, {snapshot.application}")
+        if unknown := unknown_algorithm(snapshot.algorithm):
+            raise StorageDamaged(f"it is of {unknown}")
         return snapshot.meta
 
 

@@ -30,7 +30,6 @@ from typing import NoReturn
 import msgspec
 import trio
 
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.application import Application
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
@@ -39,6 +38,7 @@ from garlicfarm.errors import OutcomeUnknown, Removed, first_error
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.http.upgrade import FarmCredentials
+from garlicfarm.levels import FIRST_ALGORITHM
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
@@ -154,7 +154,7 @@ class Cluster:
         self._farm_id = secrets.token_bytes(16)
         self._secret = secrets.token_bytes(32)
         servers = tuple(ClusterServer(i, f"memory://{_host(i)}:{PORT}") for i in range(1, size + 1))
-        self._genesis = Genesis(FARM, self._farm_id, "log", ALGORITHM_VERSION, Configuration(0, 0, servers))
+        self._genesis = Genesis(FARM, self._farm_id, "log", FIRST_ALGORITHM, Configuration(0, 0, servers))
         self._disks = {server.id: MemoryStore(self._genesis) for server in servers}
         self._nodes: dict[int, _Node] = {}
 

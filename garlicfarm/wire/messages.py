@@ -93,11 +93,13 @@ class ClusterServer(msgspec.Struct, frozen=True, gc=False):
 
 class Configuration(msgspec.Struct, frozen=True):
     """The members of a farm. ``log_index`` is its own index in the log (0 for a genesis, which is not a
-    log entry), ``last_log_index`` that of the previous Configuration."""
+    log entry), ``last_log_index`` that of the previous Configuration. ``level``: the farm's (D26), 0 with
+    JRaft."""
 
     log_index: int
     last_log_index: int
     servers: tuple[ClusterServer, ...] = ()
+    level: int = 0
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):

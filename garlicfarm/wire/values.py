@@ -25,6 +25,8 @@ from garlicfarm.wire.messages import (
 _ID = struct.Struct(">I")
 _SERVER = struct.Struct(">II")
 _CONFIGURATION = struct.Struct(">QQ")
+_LEVEL = struct.Struct(">III")
+_LEVEL_HEAD = _SERVER.pack(0, _ID.size)  # as of a server with the id 0, which is none
 _PACK = struct.Struct(">II")
 _PACKED_ENTRY = struct.Struct(">QB")
 _SNAPSHOT = struct.Struct(">QQI")
@@ -87,20 +89,22 @@ def _read_server(data: bytes, at: int, where: str) -> tuple[ClusterServer, int]:
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """``log_index u64 | last_log_index u64 | ClusterServer…``, without a count. Raises
-    `LocalProtocolError` for a number beyond its field, or an id that is 0 or occurs twice."""
+    """``log_index u64 | last_log_index u64 | ClusterServer…``, without a count; above level 0 also
+    ``0 u32 | 4 u32 | level u32`` (D26). Raises `LocalProtocolError` for a number beyond its field, or an id
+    that is 0 or occurs twice."""
     if len({server.id for server in configuration.servers}) != len(configuration.servers):
         raise LocalProtocolError("an id occurs twice in the Configuration")
     try:
         head = _CONFIGURATION.pack(configuration.log_index, configuration.last_log_index)
+        level = _LEVEL_HEAD + _ID.pack(configuration.level) if configuration.level else b""
     except struct.error as error:
         raise LocalProtocolError(f"Configuration: a number does not fit its field: {error}") from error
-    return b"".join((head, *map(encode_cluster_server, configuration.servers)))
+    return b"".join((head, *map(encode_cluster_server, configuration.servers), level))
 
 
 def decode_configuration(data: bytes) -> Configuration:
     """The reverse of `encode_configuration`. Raises `RemoteProtocolError` for inconsistent sizes, an id
-    that is 0 or occurs twice, or an endpoint that is not UTF-8."""
+    that is 0 or occurs twice, an endpoint that is not UTF-8, or a level that is named and is 0."""
     return _configuration(data, "Configuration")
 
 
@@ -109,14 +113,19 @@ def _configuration(data: bytes, where: str) -> Configuration:
         raise RemoteProtocolError(f"{len(data)} bytes are too few", where)
     log_index, last_log_index = _CONFIGURATION.unpack_from(data)
     servers: dict[int, ClusterServer] = {}
-    at = _CONFIGURATION.size
+    at, level = _CONFIGURATION.size, 0
     while at < len(data):
+        if len(data) - at == _LEVEL.size and data.startswith(_LEVEL_HEAD, at):
+            *_, level = _LEVEL.unpack_from(data, at)
+            if not level:
+                raise RemoteProtocolError("it names the level 0", where)
+            break
         place = f"{where}, server {len(servers) + 1} at byte {at}"
         server, at = _read_server(data, at, place)
         if server.id in servers:
             raise RemoteProtocolError(f"the id {server.id} occurs twice", place)
         servers[server.id] = server
-    return Configuration(log_index, last_log_index, tuple(servers.values()))
+    return Configuration(log_index, last_log_index, tuple(servers.values()), level)
 
 
 def encode_log_pack(first_offset: int, entries: Sequence[LogEntry]) -> bytes:

@@ -16,9 +16,9 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 from uuid import uuid4
 
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm.levels import FIRST_ALGORITHM
 
 _KIND = ".rows"
 """The file in a directory of rankings that says which rows it has, and by which version of the common
@@ -93,11 +93,11 @@ def check_directory(directory: Directory, rows: str | None = None) -> None:
     if rows is None or _KIND not in names:
         return
     stored, _, version = directory.read(_KIND).decode(errors="replace").strip().partition(" ")
-    if version != str(ALGORITHM_VERSION):
+    if version != str(FIRST_ALGORITHM):
         raise ConfigError(
             [
                 f"{directory.name} has rankings by version {version or 'unknown'} of the common algorithm,"
-                f" and this program ranks by {ALGORITHM_VERSION}: name another directory"
+                f" and this program ranks by {FIRST_ALGORITHM}: name another directory"
             ]
         )
     if stored != rows:
@@ -112,7 +112,7 @@ def check_directory(directory: Directory, rows: str | None = None) -> None:
 def claim_directory(directory: Directory, rows: str) -> None:
     """Check it, and have it say which rows it has from now on. Raises what `Directory.add` does, too."""
     check_directory(directory, rows)
-    directory.add(_KIND, f"{rows} {ALGORITHM_VERSION}\n".encode())
+    directory.add(_KIND, f"{rows} {FIRST_ALGORITHM}\n".encode())
     check_directory(directory, rows)  # another query may have begun in between
 
 

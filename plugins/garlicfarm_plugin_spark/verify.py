@@ -14,9 +14,9 @@ from hashlib import sha256
 
 import msgspec
 
-from garlicfarm.agreed import ALGORITHM_VERSION
 from garlicfarm.client.trust import NodeAccess
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm.levels import unknown_algorithm
 from garlicfarm.publishing.fold_state import SCHEMA, Header
 from garlicfarm_plugin_spark.node_reader import FarmHead, NodeReader
 
@@ -54,14 +54,9 @@ class Verifier:
         """The state of the node with the URL ``node``. Raises `GarlicFarmError`: Spark's state at ``index``
         differs; `ConfigError`: the node runs another version of the common algorithm."""
         header = msgspec.json.decode(state, type=Header)
-        if (header.schema, header.algorithm) != (SCHEMA, ALGORITHM_VERSION):
-            raise ConfigError(
-                [
-                    f"{node} ranks {farm[0]} at index {index} by version {header.algorithm} of the common"
-                    f" algorithm ({header.schema}), and this program by {ALGORITHM_VERSION} ({SCHEMA}):"
-                    " run the same version of garlicfarm"
-                ]
-            )
+        if (unknown := unknown_algorithm(header.algorithm)) or header.schema != SCHEMA:
+            other = unknown or f"{header.schema}; this program has {SCHEMA}"
+            raise ConfigError([f"{node} ranks {farm[0]} at index {index} by {other}: upgrade this program"])
         states = self._stated.setdefault((farm, node), {})
         if _add(states, index, sha256(state).hexdigest()):
             self._compare(farm, node, index, states)

@@ -27,6 +27,7 @@ from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.documents import MetaStatus, NodeReport, StatusDocument
 from garlicfarm.publishing.entries import Observation, Status, observe
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.replay import Replay
 from garlicfarm.wire import Configuration, ValueType, decode_configuration
 from garlicfarm_plugin_spark.grid import Setting
@@ -116,7 +117,7 @@ class Recording:
         posted: list[_Posted | tuple[int, int]] = []
         time_ms, members = 0, self.history.farm.members
         for index, _, kind, value in rows:
-            step = _decoded(farm, kind, value)
+            step = _decoded(self.history.farm, kind, value)
             _take(self.history, index, step)
             fold = self.history.farm
             time_ms = max(time_ms, fold.farm_time_ms)
@@ -232,12 +233,12 @@ class Recording:
             self._best.set(time_ms, max(now.values()))
 
 
-def _decoded(farm: str, kind: int, value: bytes) -> Step:
+def _decoded(farm: PublisherFold, kind: int, value: bytes) -> Step:
     if kind == STATE:
         return value
     if kind == ValueType.CONFIGURATION:
         return decode_configuration(value)
-    return observe(value, farm)
+    return observe(value, farm.farm, farm.level)
 
 
 def _take(replay: Replay, index: int, step: Step) -> None:

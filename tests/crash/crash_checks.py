@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from garlicfarm.errors import EntryRefused, StorageError
+from garlicfarm.levels import HIGHEST
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.entries import Note, Status, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
@@ -110,7 +111,7 @@ def _label(entry: Entry, application: StateMachine) -> str:
     if isinstance(application, LogApplication):
         return entry.value.rstrip(b".").decode()
     try:
-        parsed = parse_entry(entry.value, FARM)
+        parsed = parse_entry(entry.value, FARM, HIGHEST)
     except EntryRefused:
         parsed = None
     match parsed:

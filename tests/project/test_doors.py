@@ -56,13 +56,14 @@ HARMLESS = {
 }
 PURE_GROUND = {
     *("garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"),
-    "garlicfarm.agreed",
+    *("garlicfarm.agreed", "garlicfarm.levels"),
 }
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
     "agreed": set(),
     "errors": {"garlicfarm.refusals"},
     "extensions": set(),
+    "levels": {"garlicfarm._version"},
     "names": set(),
     "refusals": set(),
     "wire": PURE_GROUND,
@@ -87,6 +88,7 @@ GROUND = {
         "durable_files",
         "errors",
         "extensions",
+        "levels",
         "logs",
         "metrics",
         "names",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.administration import ACTIONS
+from garlicfarm.levels import HIGHEST, LOWEST
+from garlicfarm.publishing.administration import ACTIONS, SINCE
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.fold import PublisherFold
@@ -21,9 +23,9 @@ TEN_YEARS_MS = 315_576_000_000
 LAST_SEQUENCE = 2**63 - 1
 
 
-def new_farm() -> PublisherFold:
+def new_farm(level: int = LOWEST) -> PublisherFold:
     farm = PublisherFold("farm")
-    farm.configure(0, configuration(1, 2, 3))
+    farm.configure(0, msgspec.structs.replace(configuration(1, 2, 3), level=level))
     return farm
 
 
@@ -119,6 +121,7 @@ ARGS: dict[str, dict[str, Any]] = {
     "publisher": {"margin": 1},
     "publish": {},
     "remove": {"member": 2},
+    "level": {"to": 1},
 }
 
 
@@ -129,7 +132,7 @@ def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed
     document = json.loads(plain)
     document["config"]["admin"]["args"]["odd"] = odd
     entry = json.dumps(document).replace("Infinity", "1e400").encode()
-    farm, other = new_farm(), new_farm()
+    farm, other = new_farm(HIGHEST), new_farm(HIGHEST)
     farm.check(plain, 1)
     assert refusal(farm, entry, 1) == ("config.admin.args.odd", "unknown argument")
     farm.apply(1, 1, entry)
@@ -194,3 +197,27 @@ def test_check_posted_a_clock_that_began_in_1970_keeps_no_author_out() -> None:
     assert not refused_at(farm, note(1_577_836_800_000 + TEN_YEARS_MS), 0, 0)
     assert refused_at(farm, note(1_577_836_800_001 + TEN_YEARS_MS), 0, 0)
     assert not refused_at(farm, note(None), 0, 0)
+
+
+# Actions of a level
+
+
+@pytest.mark.parametrize("action", SINCE)
+def test_action_is_unknown_below_its_level(action: str) -> None:
+    entry = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
+    below, above = new_farm(SINCE[action] - 1), new_farm(SINCE[action])
+    assert refusal(below, entry, 1) == ("config.admin.action", "unknown action")
+    above.check(entry, 1)
+    for farm in (below, above):
+        farm.apply(1, 1, entry)
+    assert below.skipped == {"unknown action": 1}
+    assert above.skipped == {}
+
+
+def test_fold_takes_its_level_from_the_configuration_and_never_a_lower_one() -> None:
+    farm = new_farm(1)
+    farm.configure(1, configuration(1, 2, 3, index=1))
+    assert farm.level == 1
+    restored = PublisherFold("farm")
+    restored.restore(farm.snapshot())
+    assert restored.level == 1

@@ -10,6 +10,7 @@ import pytest
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing.documents import RouterStatus, StatusDocument
 from garlicfarm.publishing.entries import (
     Administrative,
@@ -168,7 +169,7 @@ def test_parse_status_at_the_limits_of_the_keys_of_a_node_is_valid() -> None:
         "keyExpires": 2**63 - 1,
         "leaseSet": encode(bytes(1024)),
     }
-    parsed = parse_entry(json.dumps(valid(config={"node": node})).encode(), "farm")
+    parsed = parse_entry(json.dumps(valid(config={"node": node})).encode(), "farm", HIGHEST)
     assert isinstance(parsed, Status)
     assert json.loads(msgspec.json.encode(parsed.node)) == node
 
@@ -179,7 +180,7 @@ def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:
     document["router"]["jobLag"] = None
     entry = b" " + json.dumps(document, indent=1).encode() + b"\n"
     entry = entry.replace(b'"HUGE"', b"1e400, -1E-400, " + b"9" * 5000)
-    parsed = parse_entry(entry, "farm")
+    parsed = parse_entry(entry, "farm", HIGHEST)
     assert isinstance(parsed, Status)
     assert parsed.entry == entry.strip()
     assert parsed.document.router.job_lag is None
@@ -197,7 +198,9 @@ def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:
 )
 def test_parse_leaf_is_usable_unless_it_reports_no_tunnels(tunnels, usable):
     reported = None if tunnels is None else {"in": tunnels[0], "out": tunnels[1]}
-    parsed = parse_entry(json.dumps(valid(destinations=[leaf(currentTunnels=reported)])).encode(), "farm")
+    parsed = parse_entry(
+        json.dumps(valid(destinations=[leaf(currentTunnels=reported)])).encode(), "farm", HIGHEST
+    )
     assert isinstance(parsed, Status)
     assert len(parsed.leaves) == usable
 
@@ -221,7 +224,7 @@ ORDER = encode_admin("farm", T0, 2, None, "override", "alice", {"member": 3, "mo
     ],
 )
 def test_check_author_may_post_its_own_and_members_forward_notes(entry, author, kind, welcome):
-    assert isinstance(parse_entry(entry, "farm"), kind)
+    assert isinstance(parse_entry(entry, "farm", HIGHEST), kind)
     farm = PublisherFold("farm")
     farm.configure(0, configuration(1, 2, 3))
     if welcome:

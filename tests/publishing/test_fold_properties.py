@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
@@ -152,7 +153,7 @@ def test_invariants_hold_and_invalid_entries_change_only_the_counts(steps: list[
             assert sum(farm.skipped.values()) == sum(skipped.values()) + 1
             assert before | {"skipped": None} == after | {"skipped": None}
         elif step[0] == "entry":
-            parse_entry(step[1], "farm")
+            parse_entry(step[1], "farm", HIGHEST)
         eligible = farm.eligible()
         assert (farm.publisher in eligible) if eligible else (farm.publisher is None)
         assert set(eligible) <= {member for member in farm.members if farm.is_recent(member)}

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing import json_schema, validation
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.entries import parse_entry
@@ -60,7 +61,7 @@ def test_schema_is_one() -> None:
 def refused(entry: bytes) -> str | None:
     """Why a server of the farm refuses an entry."""
     try:
-        parse_entry(entry, "farm")
+        parse_entry(entry, "farm", HIGHEST)
     except EntryRefused as error:
         return error.reason
     return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing.entries import encode_admin, observe
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.policy import Pinned
@@ -57,7 +58,7 @@ def replayed(
         if isinstance(entry, Configuration):
             replay.configure(index, entry)
         else:
-            replay.fold(index, observe(entry, "farm"))
+            replay.fold(index, observe(entry, "farm", HIGHEST))
         if with_states:
             states[index] = replay.farm.snapshot()
     return replay, states
@@ -112,7 +113,7 @@ def test_replay_from_a_state_goes_on_from_there(seed: int) -> None:
         if isinstance(entry, Configuration):
             history.configure(index, entry)
         else:
-            history.fold(index, observe(entry, "farm"))
+            history.fold(index, observe(entry, "farm", HIGHEST))
         assert history.farm.snapshot() == made.states[index]
 
 
@@ -163,7 +164,7 @@ def test_replay_sanctions_no_member_for_what_it_was_not_asked() -> None:
             verbatim.configure(index, entry)
             closed.configure(index, entry)
         else:
-            observation = observe(entry, "farm")
+            observation = observe(entry, "farm", HIGHEST)
             verbatim.fold(index, observation)
             closed.fold(index, observation)
         for place, farm in enumerate((verbatim, closed.farm)):

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from garlicfarm.levels import HIGHEST
+
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import EntryRefused
@@ -60,7 +62,7 @@ def documents() -> Iterator[tuple[int, dict[str, Any]]]:
     for each in LOG:
         if each.value_type is ValueType.APPLICATION:
             try:
-                entry = parse_entry(each.value, "farm")
+                entry = parse_entry(each.value, "farm", HIGHEST)
             except EntryRefused:
                 continue
             if isinstance(entry, Status):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.levels import HIGHEST
 from garlicfarm.publishing.entries import Status, encode_status, parse_entry
 from garlicfarm.publishing.strict_json import MAX_DEPTH, MAX_ENTRY_BYTES, MAX_VALUES
 from garlicfarm.raft.types import Entry
@@ -44,7 +45,7 @@ def worst_status(member: int, number: int) -> bytes:
 
 
 def test_worst_status_is_valid_and_a_byte_more_is_not() -> None:
-    assert isinstance(parse_entry(worst_status(1, 1), "farm"), Status)
+    assert isinstance(parse_entry(worst_status(1, 1), "farm", HIGHEST), Status)
     assert len(worst_status(1, 1)) == MAX_ENTRY_BYTES
 
 

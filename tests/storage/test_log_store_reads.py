@@ -89,8 +89,8 @@ def test_create_after_an_interrupted_one_starts_again(tmp_path: Path) -> None:
 
 
 def test_store_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
-    create_store(tmp_path, Genesis("farm", bytes(16), "publisher", 3, None))
-    with pytest.raises(StorageVersion, match="version 3 of the common algorithm; this program has 2"):
+    create_store(tmp_path, Genesis("farm", bytes(16), "publisher", 4, None))
+    with pytest.raises(StorageVersion, match="version 4 of the common algorithm; this program has 2 to 3"):
         LogStore.open(tmp_path, farm="farm")
 
 

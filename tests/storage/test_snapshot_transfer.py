@@ -148,7 +148,7 @@ def test_flipped_bit_is_found_and_the_transfer_begins_anew(
     [
         (msgspec.structs.replace(SENT, farm_id=bytes(16)), "of another farm"),
         (msgspec.structs.replace(SENT, application="publisher"), "of another application"),
-        (msgspec.structs.replace(SENT, algorithm=3), "of another application"),
+        (msgspec.structs.replace(SENT, algorithm=4), "version 4 of the common algorithm"),
         (msgspec.structs.replace(SENT, index=31), "name is not its own"),
         (msgspec.structs.replace(SENT, term=3), "name is not its own"),
     ],

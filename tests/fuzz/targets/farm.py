@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageError, StorageVersion
+from garlicfarm.levels import HIGHEST
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
@@ -39,7 +40,7 @@ def status(data: bytes) -> None:
     application = PublisherFold(FARM)
     application.configure(0, MEMBERS)
     for index, entry in enumerate(data.split(b"\n"), 1):
-        for judge in (decode_object, lambda text: check_author(parse_entry(text, FARM), 1)):
+        for judge in (decode_object, lambda text: check_author(parse_entry(text, FARM, HIGHEST), 1)):
             with suppress(EntryRefused):
                 judge(entry)
         with suppress(EntryRefused):
