@@ -274,6 +274,10 @@ class Application(ABC):
         """
         return None
 
+    def level_entry(self, level: int, origin: Origin) -> bytes | None:
+        """The entry to append after ``origin.user`` has raised the farm's level; None, the default: none."""
+        return None
+
     def removal_entry(self, member: int, origin: Origin) -> bytes | None:
         """The entry to append before ``origin.user`` has a member removed; None, the default: none."""
         return None

@@ -71,6 +71,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 SAYS_NOTHING = Program()
 """garlicfarm 0.2.0, and JRaft."""
+THIS = Program(version=__version__, lowest=LOWEST, highest=HIGHEST)
+"""This program, in no farm yet."""
 
 
 def parse_program(header: str | None) -> Program:

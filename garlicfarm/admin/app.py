@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import trio
@@ -116,6 +116,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             of_farm("POST", "members", "admin", api.add_member),
             of_farm("PATCH", "members/{id}", "admin", api.set_member),
             of_farm("DELETE", "members/{id}", "admin", api.remove_member),
+            of_farm("POST", "level", "admin", api.raise_level),
             of_farm("POST", "leader/stepdown", "admin", api.step_down),
             *api.application_routes(),
             Route("/metrics", api.metrics),
@@ -315,6 +316,11 @@ class _Api:
         outcome = farm.change_member(change, member, endpoint, force, user)
         return await _committed(farm, outcome, status=status)
 
+    async def raise_level(self, request: Request, user: str) -> Response:
+        wanted = await read_json(request, _Level, '{"level": …}')
+        farm = self.farm(request)
+        return await _committed(farm, farm.raise_level(wanted.level, user), status=200)
+
     async def step_down(self, request: Request, user: str) -> Response:
         wanted = await read_json(request, _StepDown, '{"to": …}')
         farm = self.farm(request)
@@ -409,6 +415,10 @@ class _Endpoint(msgspec.Struct):
 
 class _StepDown(msgspec.Struct):
     to: int = 0
+
+
+class _Level(msgspec.Struct):
+    level: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 def _member(request: Request) -> int:

@@ -141,6 +141,10 @@ class FarmView(EntrySource, Protocol):
         may be done, now or later.
         """
 
+    async def raise_level(self, level: int, user: str) -> tuple[int, int]:
+        """Raise the farm's level on behalf of ``user``; (index, term) of the Configuration once it is
+        committed. Raises as `change_member`."""
+
     async def step_down(self, to: int, user: str) -> int:
         """Transfer the leadership to the member ``to`` (0: the one best placed) on behalf of ``user``; the
         new leader's id.

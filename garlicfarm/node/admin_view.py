@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from garlicfarm.application import AdminEndpoint, Origin
-from garlicfarm.errors import ConfigError, EntryRefused, ProposalDropped
+from garlicfarm.errors import ConfigError, EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
@@ -134,6 +134,7 @@ class FarmAdminView(CommittedEntries):
         return {
             "schema": "garlicfarm.members/1",
             **{key: status[key] for key in same},
+            "level": self._core.configuration.level,
             "was_removed": self._replica.membership.was_removed,
             "members": rows,
             "joining": self._joining(),
@@ -166,6 +167,19 @@ class FarmAdminView(CommittedEntries):
                 await self._post_order("remove", entry, origin)
         return await self._applied_here(await self._replica.membership.change(wanted))
 
+    async def raise_level(self, level: int, user: str) -> tuple[int, int]:
+        self._replica.log.info("level-raise-asked", level=level, user=user)
+        raised = ConfChange(Change.RAISE, level=level)
+        done = await self._applied_here(await self._replica.membership.change(raised))
+        origin = origin_now(self.node_id, user)
+        entry = self._application.level_entry(level, origin)
+        if entry is not None:
+            try:
+                await self._post_order("level", entry, origin)
+            except (NoQuorum, ProposalDropped, OutcomeUnknown) as error:  # it is raised all the same
+                self._replica.log.warning("level-not-recorded", level=level, user=user, cause=str(error))
+        return done
+
     async def step_down(self, to: int, user: str) -> int:
         self._replica.log.info("step-down-asked", to=to, user=user)
         return await self._core.step_down(to)
@@ -187,6 +201,7 @@ class FarmAdminView(CommittedEntries):
             "leader": core.leader or None,
             "leader_lost": lost._asdict() if (lost := self._core.leader_lost) else None,
             "publisher": more.get("publisher"),
+            "level": self._replica.programs.describe(),
             "term": core.term,
             "commit": core.commit,
             "applied": self._core.applied_index,
@@ -232,6 +247,7 @@ class FarmAdminView(CommittedEntries):
         hangs_s = self.disk_hangs_s
         own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
         trouble = self._replica.hindrances.of(member)
+        program = self._replica.programs.of(member)
         age = 0.0 if us else peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)
@@ -256,10 +272,13 @@ class FarmAdminView(CommittedEntries):
             "last_contact_s": None if age is None else round(age, 3),
             "rtt_s": peers.rtt_s(member, self._core.raft.election_timeout_max_s),
             "publisher": member == publisher,
-            "version": report.version,
+            "version": (program and program.version) or report.version,
+            "revision": (program and program.revision) or None,
+            "levels": program and [program.lowest, program.highest],
             "age_s": report.age_s,
-            "trouble": trouble,
-            "error": trouble or (own_error if us else peers.error(member)),
+            "trouble": trouble and trouble.text,
+            "trouble_since_ms": trouble and trouble.since_ms,
+            "error": (trouble and trouble.text) or (own_error if us else peers.error(member)),
         }
 
     # ------------------------------------------------------------------ metrics

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from typing import NamedTuple
 
 import trio
 
@@ -16,6 +18,14 @@ REFUSALS = 2
 """So many refused snapshots in a row are no accident of the transmission."""
 
 
+class Hindrance(NamedTuple):
+    """Why a member cannot keep up, and what to do; ``since_ms``: since when that is known here, wall clock,
+    None: not known."""
+
+    text: str
+    since_ms: int | None
+
+
 class Hindrances:
     """The leader sees those of all members, each other node its own."""
 
@@ -23,17 +33,20 @@ class Hindrances:
         self._core = core
         self._metrics = metrics
         self._log = log
-        self._terms: dict[int, int] = {}  # by member: the term in its last answer, if that is not accepted
+        # By member: the term in its last answer, if that is not accepted, and since when.
+        self._terms: dict[int, tuple[int, int]] = {}
         self._log_term_at = -math.inf
-        self._refusing: set[int] = set()  # members whose refusals were logged
-        self._refused_after: int | None = None  # applied here when a snapshot was refused here
+        self._refusing: dict[int, int] = {}  # members that refuse snapshots, and since when
+        self._refused_after: tuple[int, int] | None = None  # applied here, and when one was refused
+        self._programs: dict[int, Hindrance] = {}  # of members whose programs cannot follow
 
     def on_response(self, response: Response) -> None:
         """A member answered a Raft request."""
         member, raw = response.source, self._core.raw
         if not raw.accepts_term(response.term):
             self._metrics.count_refused("term")
-            self._terms[member] = response.term
+            _, since_ms = self._terms.get(member, (0, _now_ms()))
+            self._terms[member] = response.term, since_ms
             self._warn_of_term(member, response.term)
         elif self._terms:
             self._terms.pop(member, None)
@@ -52,36 +65,55 @@ class Hindrances:
     def on_snapshot_answered(self, member: int) -> None:
         """A member answered a piece of a snapshot."""
         if not self._is_refusing(member):
-            self._refusing.discard(member)
+            self._refusing.pop(member, None)
         elif member not in self._refusing:
-            self._refusing.add(member)
+            self._refusing[member] = _now_ms()
             self._log.warning("member-refuses-snapshot", peer=member)
 
     def on_snapshot_refused(self) -> None:
         """This member refused the leader's snapshot."""
-        self._refused_after = self._core.applied_index
+        applied = self._core.applied_index
+        if self._refused_after is None or self._refused_after[0] != applied:
+            self._refused_after = applied, _now_ms()
 
-    def of(self, member: int) -> str | None:
-        """Why a member cannot keep up, and what to do; None: nothing is known that keeps it from it."""
+    def on_program(self, member: int, problem: str) -> None:
+        """A member connected, and its program cannot follow the farm because of ``problem``; "": it can."""
+        before = self._programs.pop(member, None)
+        if problem:
+            self._programs[member] = before or Hindrance(problem, _now_ms())
+            if before is None:
+                self._log.error("cannot-follow", peer=member, cause=problem)
+
+    def of(self, member: int) -> Hindrance | None:
+        """Why a member cannot keep up; None: nothing is known that keeps it from it."""
         core = self._core
+        if member in self._programs:
+            return self._programs[member]
         if member == core.node_id:
             if core.raw.is_term_too_high:
                 again = "; if no member leads, recover the farm with `garlicfarm recover`"
-                return _of_term(member, core.raw.term) + again
-            if self._refused_after is not None and self._refused_after == core.applied_index:
-                return "it refuses the leader's snapshot; its log says why (snapshot-refused)"
+                return Hindrance(_of_term(member, core.raw.term) + again, None)
+            if self._refused_after is not None and self._refused_after[0] == core.applied_index:
+                refused = "it refuses the leader's snapshot; its log says why (snapshot-refused)"
+                return Hindrance(refused, self._refused_after[1])
         elif core.is_leader and member in self._terms:
-            return _of_term(member, self._terms[member])
+            term, since_ms = self._terms[member]
+            return Hindrance(_of_term(member, term), since_ms)
         elif self._is_refusing(member):
-            return (
+            return Hindrance(
                 "it refuses the snapshot that it needs; its log says why (snapshot-refused): "
-                "does it run the farm's application?"
+                "does it run the farm's application?",
+                self._refusing.get(member),
             )
         return None
 
     def _is_refusing(self, member: int) -> bool:
         progress = self._core.raw.status().peers.get(member)
         return progress is not None and progress.refused_snapshots >= REFUSALS
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _of_term(member: int, term: int) -> str:

@@ -140,6 +140,7 @@ def open_farm(
         ChallengeCache(section.algorithms),
         genesis.farm_id,
         EXTENSIONS,
+        lambda: replica.programs.own(),
     )
     dial = partial(dial_member, parts.transports, section.default_transport, dial_credentials, parts.log)
     metrics = parts.metrics.farm(section.name)
@@ -166,7 +167,9 @@ def open_farm(
     view = FarmAdminView(replica, pages, path / "rankings", feeds)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-    credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
+    credentials = FarmCredentials(
+        section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader, replica.programs.own
+    )
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
     retention = Retention(replica, replica.applier, store, writer, pages, kept)
     return HostedFarm(replica, view, retention, credentials, router, feeds)

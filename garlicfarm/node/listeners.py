@@ -140,7 +140,8 @@ class Listeners:
         user = established.user
         if user.isdigit():
             self._transports.admission.welcome(peer)
-            return Principal(f"member {user}", int(user), True, established.extensions)
+            name, program = f"member {user}", established.program
+            return Principal(name, int(user), True, established.extensions, program=program)
         if not user:
             return Principal("a JRaft peer", 0, True, is_jraft=True)
         login = self._users.login(user)

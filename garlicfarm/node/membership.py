@@ -30,6 +30,7 @@ from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import CONNECTION_ERRORS, Backoff, LinkConfig, RpcClient, close
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
+from garlicfarm.node.programs import Programs
 from garlicfarm.node.proposals import Proposal, Proposals
 from garlicfarm.node.removal import Removal
 from garlicfarm.node.session import PendingResponse
@@ -60,6 +61,7 @@ class Membership:
         core: CoreInbox,
         peers: Peers,
         proposals: Proposals,
+        programs: Programs,
         dial: Callable[[int, str], Awaitable[Established]],
         note_leave_order: Callable[[int | None], None] | None,
         log: EventLogger,
@@ -67,6 +69,7 @@ class Membership:
         self._core = core
         self._peers = peers
         self._proposals = proposals
+        self._programs = programs
         self._dial = dial
         self._log = log
         self._backoff = Backoff(random.random, longest_s=core.raft.heartbeat_s)
@@ -160,12 +163,12 @@ class Membership:
     # ------------------------------------------------------------------ changes
 
     async def change(self, change: ConfChange) -> tuple[int, int]:
-        """Change one server; (index, term) of the Configuration after its commit. Only the leader changes
-        members: another member asks it over the wire to add or remove one. A
-        leader that is to be removed hands over first. The index is 0 if a JRaft leader has this member leave
-        without telling it of the commit.
+        """Change one server, or raise the level; (index, term) of the Configuration after its commit. Only
+        the leader changes them: another member asks it over the wire to add or remove one. A leader that is
+        to be removed hands over first. The index is 0 if a JRaft leader has this member leave without telling
+        it of the commit.
 
-        Raises `NotLeader` (the wire can neither change an endpoint nor use ``force``), `NoQuorum`,
+        Raises `NotLeader` (the wire can neither change an endpoint nor raise, nor use ``force``), `NoQuorum`,
         `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed to add a server,
         this takes as long as the server takes to catch up.
         """
@@ -174,7 +177,7 @@ class Membership:
         patience_s = 2 * core.raft.election_timeout_max_s + core.answer_timeout_s
         with trio.move_on_after(patience_s) as patience:
             while True:
-                if change.change is Change.SET:
+                if change.change in (Change.SET, Change.RAISE):
                     core.must_lead()
                 leader = core.leader_id
                 first = first or leader
@@ -266,7 +269,9 @@ class Membership:
             core.must_lead()
         if change.change is Change.ADD and server.id in self.all_members and server.id not in self._current:
             raise ProposalDropped(Refusal.ID_USED_BEFORE)
-        if change.change is not Change.REMOVE and server.id != core.node_id:
+        if change.change is Change.RAISE and (hindered_by := self._programs.hindered_by(change.level)):
+            raise ProposalDropped(Refusal.CANNOT_FOLLOW_LEVEL, "; ".join(hindered_by))
+        if change.change in (Change.ADD, Change.SET) and server.id != core.node_id:
             await self._dial_back(server)
         while True:
             applied, start = core.applied_index, partial(core.raw.propose_conf_change, change)
@@ -292,6 +297,8 @@ class Membership:
                 cause = str(error) or type(error).__name__
             else:
                 await close(established.stream)
+                if problem := self._programs.problem(server.id, established.program):
+                    raise ProposalDropped(Refusal.CANNOT_FOLLOW_LEVEL, problem)
                 return
         raise ProposalDropped(Refusal.CANNOT_BE_DIALLED, cause)
 

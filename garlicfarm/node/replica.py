@@ -18,7 +18,7 @@ from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, RemoteProtoc
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff
+from garlicfarm.net.link import Backoff, close
 from garlicfarm.node.applier import Applier
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
@@ -26,6 +26,7 @@ from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.incoming_requests import IncomingRequests
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
+from garlicfarm.node.programs import Programs
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.session import Principal, Session
@@ -92,11 +93,15 @@ class Replica:
             election_timeout_min_s=raft.election_timeout_min_s,
         )
         backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
-        self.peers = Peers(host.node_id, host.dial, timings, backoff, events=self)
+        self._dial = host.dial
+        self.peers = Peers(host.node_id, self._dial_peer, timings, backoff, events=self)
+        self.hindrances = Hindrances(core, metrics, log)
+        self.programs = Programs(section.application, core, self.peers, self.hindrances)
         self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics)
         self.reads = ReadIndexRequests(core, self.disk)
-        self.membership = Membership(core, self.peers, self.proposals, host.dial, host.note_leave_order, log)
-        self.hindrances = Hindrances(core, metrics, log)
+        self.membership = Membership(
+            core, self.peers, self.proposals, self.programs, host.dial, host.note_leave_order, log
+        )
         self.requests = IncomingRequests(
             core, self.membership, self.peers, application, metrics, self.hindrances, self._run_turn
         )
@@ -166,6 +171,15 @@ class Replica:
             nursery.start_soon(self._turns.run)
             task_status.started()
         raise AssertionError("unreachable: the tasks of a replica only end by an error")
+
+    async def _dial_peer(self, member: int, endpoint: str) -> Established:
+        established = await self._dial(member, endpoint)
+        try:
+            self.programs.judge(member, established.program)
+        except RemoteProtocolError:
+            await close(established.stream)
+            raise
+        return established
 
     def _carry_out(self, ready: Ready) -> None:
         raw = self.core.raw
@@ -282,8 +296,11 @@ class Replica:
 
     async def serve(self, stream: trio.abc.Stream, principal: Principal, leftover: bytes = b"") -> None:
         """Serve the incoming connection of ``principal``, which has logged in, as `Session.run` does.
-        ``leftover``: bytes that came before those of the stream."""
+        ``leftover``: bytes that came before those of the stream. Raises `RemoteProtocolError`, also for a
+        member whose program cannot follow the farm."""
         member, timeout_s = principal.member_id, self.core.answer_timeout_s
+        if member and not principal.is_jraft:
+            self.programs.judge(member, principal.program)
         self.peers.on_session_begun(member)
         try:
             await Session(self.requests, stream, principal, leftover, timeout_s).run()

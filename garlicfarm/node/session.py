@@ -18,6 +18,7 @@ from garlicfarm.credentials.roles import UserRole, includes
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
+from garlicfarm.levels import LOWEST, SAYS_NOTHING, Program
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.sender import Sender
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
@@ -53,9 +54,10 @@ _MEMBER_REQUESTS = {
 class Principal:
     """The identity at the other end, which decides what it may send (D6): a member by its id, or a client (id
     0) with the role that the user of ``login`` had at the last `refresh`. ``extensions`` are in force on this
-    connection. ``is_jraft``: there was no handshake; each request names its own source."""
+    connection. ``program``: what a member runs. ``is_jraft``: there was no handshake; each request names its
+    own source."""
 
-    __slots__ = ("_may_post", "_role", "extensions", "is_jraft", "login", "member_id", "name")
+    __slots__ = ("_may_post", "_role", "extensions", "is_jraft", "login", "member_id", "name", "program")
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class Principal:
         extensions: frozenset[str] = frozenset(),
         *,
         login: Login | None = None,
+        program: Program = SAYS_NOTHING,
         is_jraft: bool = False,
     ) -> None:
         self.name = name
@@ -72,6 +75,7 @@ class Principal:
         self._may_post = may_post
         self.extensions = extensions
         self.login = login
+        self.program = program
         self.is_jraft = is_jraft
         self._role: UserRole | None = None
         self.refresh()
@@ -353,5 +357,7 @@ class Session:
         return b"".join(answers)
 
     def _with_hint(self, response: Response) -> Response:
-        """Add the hint to the answer of a refused ClientRequest: where the members are (D5, leader-hint)."""
-        return msgspec.structs.replace(response, hint=self._receiver.configuration)
+        """Add the hint to the answer of a refused ClientRequest: where the members are (D5, leader-hint).
+        Without the level, which older clients could not read."""
+        members = msgspec.structs.replace(self._receiver.configuration, level=LOWEST)
+        return msgspec.structs.replace(response, hint=members)

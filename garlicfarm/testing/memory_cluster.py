@@ -262,7 +262,9 @@ class Cluster:
         )
         password = member_password(self._secret, self._farm_id, node)
         challenges = ChallengeCache(section.algorithms)
-        credentials = DialCredentials(FARM, str(node), password, challenges, self._farm_id, EXTENSIONS)
+        credentials = DialCredentials(
+            FARM, str(node), password, challenges, self._farm_id, EXTENSIONS, lambda: replica.programs.own()
+        )
 
         async def dial_member(member: int, text: str) -> Established:
             return await dial(transport, Endpoint.parse(text), credentials)
@@ -274,7 +276,8 @@ class Cluster:
         replica = Replica(section, disk, partial(MemoryStoreWriter, disk), self._application(), host)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        farms = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}
+        own = replica.programs.own
+        farms = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS, program=own)}
         limiter = HandshakeLimiter()
 
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
@@ -282,7 +285,8 @@ class Cluster:
                 established = await respond(stream, farms, limiter, peer)
                 if established is not None:
                     user, extensions = established.user, established.extensions
-                    principal = Principal(f"member {user}", int(user), True, extensions)
+                    name, program = f"member {user}", established.program
+                    principal = Principal(name, int(user), True, extensions, program=program)
                     await replica.serve(established.stream, principal, established.leftover)
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
                 log.info("connection-lost", peer=peer.address, cause=str(first_error(group)))

@@ -70,6 +70,8 @@ class FakeFarm:
         self.feeds: list[dict[str, Any]] = []
         self.joining: dict[str, Any] | None = None
         self.changes: list[tuple[str, int, str, bool, str]] = []
+        self.raised: list[tuple[int, str]] = []
+        self.level: dict[str, Any] = {"in_force": 1, "highest": 1, "brings": {}, "hindered_by": []}
         self.snapshot = b"snapshot"
         self.waiting = 0
         self.batches: list[int] = []
@@ -129,6 +131,7 @@ class FakeFarm:
             "leader": 1,
             "leader_lost": None,
             "publisher": 1,
+            "level": self.level,
             "term": 3,
             "commit": self.commit_index,
             "applied": self.commit_index,
@@ -237,6 +240,7 @@ class FakeFarm:
             "quorum": True,
             "fault_tolerance": 0,
             "used_ids": [1, 2, 3, 7],
+            "level": body["level"]["in_force"],
         }
 
     async def change_member(
@@ -244,6 +248,10 @@ class FakeFarm:
     ) -> tuple[int, int]:
         self.changes.append((change, member, endpoint, force, user))
         return await self.post(b"change", user)
+
+    async def raise_level(self, level: int, user: str) -> tuple[int, int]:
+        self.raised.append((level, user))
+        return await self.post(b"level", user)
 
     async def step_down(self, to: int, user: str) -> int:
         await self.post(b"step down", user)
@@ -262,7 +270,22 @@ def ranked_row(member: int, **known: Any) -> dict[str, Any]:
 
 def _member(member: int, role: str, **known: Any) -> dict[str, Any]:
     unknown = dict.fromkeys(
-        ("term", "commit", "applied", "match", "lag", "last_contact_s", "rtt_s", "version", "age_s", "error")
+        (
+            "term",
+            "commit",
+            "applied",
+            "match",
+            "lag",
+            "last_contact_s",
+            "rtt_s",
+            "version",
+            "age_s",
+            "error",
+            "revision",
+            "levels",
+            "trouble",
+            "trouble_since_ms",
+        )
     )
     endpoint = f"ssl://127.0.0.1:{27150 + member}?pin=sha256-abc"
     row = {"id": member, "endpoint": endpoint, "transport": "ssl", "role": role, "publisher": False}

@@ -63,6 +63,10 @@ ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
         ("DELETE", "members/4?force=perhaps", b""),
         ("POST", "leader/stepdown", b'{"to": "me"}'),
         ("POST", "leader/stepdown", b""),
+        ("POST", "level", b""),
+        ("POST", "level", b'{"level": 0}'),
+        ("POST", "level", b'{"level": "1"}'),
+        ("POST", "level", b'{"level": 4294967296}'),
     ],
 )
 async def test_nonsense_is_refused_before_the_farm_is_asked(node, http, method, path, body):
@@ -128,6 +132,8 @@ CONFLICTS = {
     Refusal.ANOTHER_CHANGE_IN_FLIGHT,
     Refusal.CANNOT_BE_DIALLED,
     Refusal.ENDPOINT_OF_ANOTHER_MEMBER,
+    Refusal.CANNOT_FOLLOW_LEVEL,
+    Refusal.LEVEL_REACHED,
     Refusal.THE_LAST_MEMBER,
     Refusal.TOO_FEW_MEMBERS_HEARD,
     Refusal.ANOTHER_TOOK_OVER,

@@ -37,6 +37,7 @@ LEAST = {
     "POST /v1/farms/{farm}/members": "admin",
     "PATCH /v1/farms/{farm}/members/{id}": "admin",
     "DELETE /v1/farms/{farm}/members/{id}": "admin",
+    "POST /v1/farms/{farm}/level": "admin",
     "POST /v1/farms/{farm}/leader/stepdown": "admin",
     "GET /metrics": "token",
     "GET /healthz": "token",

@@ -23,6 +23,7 @@ from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
 from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.lab.processes import ProcessFarm, process_farm
+from garlicfarm.levels import THIS
 from garlicfarm.net.handshake import (
     DialCredentials,
     Established,
@@ -126,7 +127,9 @@ async def _log_in(farm: ProcessFarm, node: int) -> Established:
     (secret, *_) = read_secret_file(section.secret_file)
     password = member_password(secret, farm.farm_id, STRANGER)
     challenges = ChallengeCache(section.algorithms)
-    credentials = DialCredentials(farm.name, str(STRANGER), password, challenges, farm.farm_id, EXTENSIONS)
+    credentials = DialCredentials(
+        farm.name, str(STRANGER), password, challenges, farm.farm_id, EXTENSIONS, lambda: THIS
+    )
     endpoint = Endpoint.parse(farm.endpoints[node])
     return await dial(make_transport(endpoint.scheme, {}, config.base_dir), endpoint, credentials)
 
@@ -140,7 +143,7 @@ async def _impostor(farm: ProcessFarm, node: int, rnd: random.Random) -> AsyncIt
     transport = make_transport(url.scheme, config.transport.get(url.scheme, {}), config.base_dir)
     lookup = member_lookup(read_secret_file(section.secret_file), farm.farm_id, lambda user: {})
     verifier = DigestVerifier(REALM, ALGORITHMS, rnd.randbytes(32), lookup)
-    farms = {farm.name: FarmCredentials(farm.name, farm.farm_id, verifier, EXTENSIONS)}
+    farms = {farm.name: FarmCredentials(farm.name, farm.farm_id, verifier, EXTENSIONS, program=lambda: THIS)}
     limiter, answered = HandshakeLimiter(), list[Response]()
 
     async def serve(stream: trio.abc.Stream, peer: Peer) -> None:

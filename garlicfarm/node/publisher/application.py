@@ -167,5 +167,8 @@ class PublisherApplication(Application):
         # No sequence: that belongs to the statuses of this member, which are being repeated.
         return encode_admin(self.fold.farm, origin.now_ms, origin.member, None, action, origin.user, args)
 
+    def level_entry(self, level: int, origin: Origin) -> bytes:
+        return self.administer("level", {"to": level}, origin)  # the log names the user
+
     def removal_entry(self, member: int, origin: Origin) -> bytes:
         return self.administer("remove", {"member": member}, origin)  # the log names the user

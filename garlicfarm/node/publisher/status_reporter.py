@@ -261,7 +261,7 @@ class StatusReporter:
             date=begun.date_ms,
             id=context.node_id,
             sequence=self._sequence,
-            config={"node": node},
+            config={"node": node, "program": _PROGRAM},
             meta=self._meta(),
             router=self._router,
             destinations=tuple(self._leaves.newest()),

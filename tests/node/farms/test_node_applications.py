@@ -11,6 +11,7 @@ import pytest
 import trio
 from prometheus_client import Gauge
 
+from garlicfarm._version import __version__
 from garlicfarm.application import (
     AdminEndpoint,
     AdminRequest,
@@ -75,7 +76,7 @@ class Tally(Application):
         return {"words": len(self.counts), "role": "not the application's to say"}
 
     def member_report(self, member: int) -> MemberReport:
-        return MemberReport(version=f"tally of {member}")
+        return MemberReport(admin_url=f"https://tally.example:{member}")
 
 
 def http(nodes: Cluster, node_id: int, user: str) -> httpx.AsyncClient:
@@ -109,7 +110,7 @@ async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints
             status = (await client.get("/v1/farms/farm/status")).json()
             assert (status["application"], status["words"], status["publisher"]) == ("tally", 2, None)
             assert status["role"] in ("leader", "follower")
-            assert status["members"][0]["version"] == "tally of 1"
+            assert status["members"][0]["version"] == __version__
         async with httpx.AsyncClient(base_url=nodes.node(1).admin_url, verify=False) as client:
             assert (await client.get("/v1/farms/farm/tally")).status_code == 401
             assert "\ntally_entries 4.0\n" in (await client.get("/metrics")).text

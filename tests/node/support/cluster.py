@@ -21,6 +21,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import ProcessFarm, free_ports
+from garlicfarm.levels import THIS
 from garlicfarm.net.handshake import DialCredentials, Established, initiate
 from garlicfarm.node import Node, serve
 from garlicfarm.node.replica import Replica
@@ -257,7 +258,12 @@ class Cluster:
         if password is None:
             password = self.password(int(user)) if user.isdigit() else password_of(user)
         credentials = DialCredentials(
-            farm or self.plan.name, user, password, ChallengeCache(), extensions=extensions
+            farm or self.plan.name,
+            user,
+            password,
+            ChallengeCache(),
+            extensions=extensions,
+            program=lambda: THIS if user.isdigit() else None,
         )
         host = self.endpoint(node_id).authority
         established = await initiate(self.connect(node_id, source, wrap), credentials, host=host)
