@@ -21,6 +21,7 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import THIS
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.leaf_figures import LeafFigures, ServedLeaves
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
@@ -40,6 +41,8 @@ from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 
 RETRY_PAUSE_S = 0.5
+_PROGRAM = {"version": THIS.version, "revision": THIS.revision, "levels": [THIS.lowest, THIS.highest]}
+"""The key ``config.program`` of each status; the common algorithm does not look at it."""
 
 
 class PublishingReport(ServedLeaves, Protocol):
