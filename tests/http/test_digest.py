@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import tracemalloc
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -338,24 +339,42 @@ def test_evicted_window_leaves_a_floor_so_that_no_replay_gets_in(monkeypatch: py
 
 
 def test_login_looks_at_few_rows_of_a_full_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Listed(dict[tuple[int, str], digest._Window]):
-        """A table that counts the rows that are looked through."""
+    class Time(int):
+        """When a nonce was issued; counts how often two of them are compared."""
 
-        rows = 0
+        compared = 0
 
-        def __iter__(self) -> Iterator[tuple[int, str]]:
-            for key in super().__iter__():
-                self.rows += 1
-                yield key
+        def __lt__(self, other: int) -> bool:
+            Time.compared += 1
+            return super().__lt__(other)
 
+        __hash__ = int.__hash__
+
+    monkeypatch.setattr(digest, "MAX_WINDOWS", 1000)
+    verifier = make_verifier()
+    for number in range(1000):
+        assert isinstance(use(verifier, new_nonce(verifier, NOW_S + number), 1, NOW_S + 2000), Verified)
+    monkeypatch.setattr(digest, "int", Time, raising=False)
+    for number in range(1000, 1100):
+        assert isinstance(use(verifier, new_nonce(verifier, NOW_S + number), 1, NOW_S + 2000), Verified)
+    assert 0 < Time.compared < 100 * 40
+
+
+def test_logins_beyond_a_full_table_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digest, "MAX_WINDOWS", 100)
     verifier = make_verifier()
-    verifier._windows = table = Listed()
-    for number in range(300):
-        nonce = new_nonce(verifier, NOW_S + number, number.to_bytes(16, "big"))
-        assert isinstance(use(verifier, nonce, 1, NOW_S + 300), Verified)
-    assert len(verifier._windows) == len(verifier._by_age) == 100
-    assert table.rows == 0
+
+    def log_in(first: int) -> int:
+        for number in range(first, first + 300):
+            assert isinstance(use(verifier, new_nonce(verifier, NOW_S + number), 1, NOW_S + 1000), Verified)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = log_in(0)
+        assert log_in(300) - before < 10_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_window_for_a_nonce_older_than_all_kept_ones_serves_once(monkeypatch: pytest.MonkeyPatch) -> None:
