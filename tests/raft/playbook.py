@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
@@ -406,8 +407,10 @@ class Player:
     @property
     def terms(self) -> list[int]:
         """The terms of its log, volatile entries included."""
-        log = self.node._state.log
-        return [log.term(index) for index in range(log.first_index, log.last_index + 1)]
+        disk = deepcopy(self.disk)
+        while disk.pending:
+            disk.sync()
+        return [entry.term for entry in disk.contents]
 
     @property
     def member_ids(self) -> list[int]:
