@@ -141,6 +141,11 @@ class IncomingRequests:
         return commit if source and source == self._core.leader_id else None
 
     @property
+    def waiting(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    @property
     def has_unchecked(self) -> bool:
         """Whether `check_posts` has work to do."""
         return bool(self._unchecked)

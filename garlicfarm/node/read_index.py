@@ -30,6 +30,11 @@ class ReadIndexRequests:
         self._disk = disk
         self._asked: dict[int, _ReadIndexRequest] = {}  # cancelled ones too: the core holds them
 
+    @property
+    def waiting(self) -> int:
+        """How many reads wait for their index, cancelled ones too."""
+        return len(self._asked)
+
     async def read_index(self) -> int:
         """An index that is applied here, not below any that was acknowledged before the call.
 

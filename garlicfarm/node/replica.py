@@ -107,7 +107,7 @@ class Replica:
         )
         self.applier = Applier(core, self.membership, application, store, log)
         self._turns = Turns(core, self.requests, self.applier, self._carry_out)
-        self._writer = make_writer(self._on_durable, self._on_batch, self._on_chunk, self._on_problem)
+        self.writer = make_writer(self._on_durable, self._on_batch, self._on_chunk, self._on_problem)
         self._servers: tuple[ClusterServer, ...] = ()
         self._admin_url = host.admin_url
 
@@ -161,7 +161,7 @@ class Replica:
         """Run until cancelled. Raises `StorageError`: a write failed, and the replica cannot continue;
         `Removed`: the farm removed this member."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._writer.run)
+            await nursery.start(self.writer.run)
             self.applier.configure_genesis()
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self.membership.run)
@@ -185,10 +185,10 @@ class Replica:
         raw = self.core.raw
         if ready.persist is not None:
             self.disk.on_submit(ready.persist.token)
-            self._writer.submit(ready.persist)
+            self.writer.submit(ready.persist)
         for received in ready.chunks:
             self.disk.on_piece_submit()
-            self._writer.submit_chunk(received.token, received.chunk)
+            self.writer.submit_chunk(received.token, received.chunk)
         for outgoing in ready.requests:
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
             self.metrics.sent[outgoing.request.type] += 1

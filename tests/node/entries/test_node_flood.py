@@ -213,7 +213,7 @@ async def test_posts_of_a_connection_that_is_over_are_not_kept(autojump_clock: C
         await client.send(b"later")
         assert (await client.receive()).accepted
         assert not farm.requests.has_unchecked
-        assert not farm.requests._pending
+        assert not farm.requests.waiting
         assert application(farm).counts["judged"] < 1000
         nursery.cancel_scope.cancel()
 

@@ -281,22 +281,19 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
         await nodes.replica(follower).post(b"warm")
         logins = nodes.replica(leader).peers
         held = trio.Event()
-        steps: list[tuple[object, ...]] = []
+        posts: list[Any] = []
         farm = nodes.replica(leader)
-        add = farm.core.add
+        step = farm.requests.step
 
-        def is_post(requests: Any) -> bool:
-            return any(request.type is MessageType.CLIENT_REQUEST for request, _ in requests)
-
-        def hold(function: Callable[..., None], *arguments: object) -> None:
+        def hold(requests: Any) -> None:
             """Keep posts from the core of the leader."""
-            if function == farm.requests._step and is_post(arguments[0]):
-                steps.append((function, *arguments))
+            if any(request.type is MessageType.CLIENT_REQUEST for request, _ in requests):
+                posts.append(requests)
                 held.set()
             else:
-                add(function, *arguments)
+                step(requests)
 
-        farm.core.add = hold  # type: ignore[method-assign]
+        farm.requests.step = hold  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             outcome: list[tuple[int, int]] = []
 
@@ -311,9 +308,8 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
             await nodes.applied(index)  # appends reach the follower whose post waits
             assert not outcome
             assert nodes.replica(leader).raw.term == term
-            for function, *arguments in steps:
-                add(function, *arguments)  # type: ignore[arg-type]
-            farm.core.wake()
+            for requests in posts:
+                step(requests)
         assert outcome == [(index + 1, term)]
         assert logins is nodes.replica(leader).peers
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -52,7 +54,7 @@ async def linearizable(farm: Replica) -> bytes:
 
 
 def has_no_reads(farm: Replica) -> bool:
-    return not farm.reads._asked
+    return not farm.reads.waiting
 
 
 def has_leader(farms: list[Replica]) -> bool:
@@ -62,7 +64,7 @@ def has_leader(farms: list[Replica]) -> bool:
 def hold_disk(farm: Replica) -> Callable[[], None]:
     """Let the farm's disk take nothing until what is returned is called."""
     held: list[Persist] = []
-    submit, writer = farm._writer.submit, farm._writer
+    submit, writer = farm.writer.submit, farm.writer
 
     def hold(persist: Persist) -> None:
         held.append(persist)
@@ -77,15 +79,37 @@ def hold_disk(farm: Replica) -> Callable[[], None]:
     return release
 
 
-def have_first_campaign(farms: list[Replica]) -> None:
+class Timeouts(random.SystemRandom):
+    """The election timeouts of a node, drawn at random until a test chooses them."""
+
+    def __init__(self) -> None:
+        self.choose: Callable[[int, int], int] = super().randint
+
+    def randint(self, a: int, b: int) -> int:
+        return self.choose(a, b)
+
+
+@pytest.fixture
+def timeouts(monkeypatch: pytest.MonkeyPatch) -> dict[int, Timeouts]:
+    """Those of each node of a cluster, which makes its nodes in the order of their ids."""
+    made: dict[int, Timeouts] = {}
+
+    def make() -> Timeouts:
+        return made.setdefault(len(made) + 1, Timeouts())
+
+    monkeypatch.setattr("garlicfarm.node.core_inbox.random", SimpleNamespace(SystemRandom=make))
+    return made
+
+
+def have_first_campaign(timeouts: list[Timeouts]) -> None:
     """Fix the election timeouts, from the next heartbeat on. The first follower's ends a little after the
     shortest, when no other one counts the leader as alive any more; theirs are the longest. So the first one
     leads before an old leader that is cut off gives up, which is at the longest timeout. Drawn at random, all
     timeouts may be that long."""
-    first, *others = farms
-    first.raw._state.randint = lambda low, high: low + (high - low) // 5
-    for farm in others:
-        farm.raw._state.randint = max
+    first, *others = timeouts
+    first.choose = lambda low, high: low + (high - low) // 5
+    for other in others:
+        other.choose = max
 
 
 async def alone_with(nodes: Cluster, leader: int) -> set[int]:
@@ -128,10 +152,10 @@ async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
 
 
 async def test_leader_that_is_cut_off_shows_the_past_plainly_and_refuses_a_linearizable_read(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, timeouts: dict[int, Timeouts]
 ) -> None:
     async with led(cluster(3, application=Journal)) as (nodes, old):
-        have_first_campaign([nodes.replica(node) for node in sorted(nodes.running - {old})])
+        have_first_campaign([timeouts[node] for node in sorted(nodes.running - {old})])
         await nodes.applied((await nodes.post(b"old"))[0])
         others = await alone_with(nodes, old)
         farm = nodes.replica(old)
@@ -195,10 +219,12 @@ async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed
         assert seen == [b"old new"]
 
 
-async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clock: MockClock) -> None:
+async def test_follower_that_is_cut_off_with_the_old_leader_refuses(
+    autojump_clock: MockClock, timeouts: dict[int, Timeouts]
+) -> None:
     async with led(cluster(5, application=Journal)) as (nodes, old):
         with_it, *others = sorted(nodes.running - {old})
-        have_first_campaign([nodes.replica(node) for node in others])
+        have_first_campaign([timeouts[node] for node in others])
         await nodes.applied((await nodes.post(b"old"))[0])
         farm = nodes.replica(with_it)
         nodes.partition({old, with_it}, set(others))
@@ -285,7 +311,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
-            await wait_until(lambda: not farm.reads._asked)
+            await wait_until(lambda: not farm.reads.waiting)
             assert await farm.step_down(0) != leader
             assert not seen
             release()
