@@ -6,26 +6,32 @@ processor.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 
 from garlicfarm.application import Origin
 from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
+from garlicfarm.logs import EventLogger
+from garlicfarm.node.applier import Applier
+from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Snapshot
 from garlicfarm.testing.memory_cluster import Cluster, cluster
+from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Response, ValueType
+from tests.node.entries.test_core_waits import GENESIS, SECTION
 from tests.node.support.cluster import client_request
 
 Clock = trio.testing.MockClock
@@ -219,27 +225,28 @@ async def test_posts_of_a_connection_that_is_over_are_not_kept(autojump_clock: C
 
 
 async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_applied(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: Clock,
 ) -> None:
-    async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
-        leader = await nodes.leader()
-        away = min(nodes.running - {leader})
-        farm, behind = nodes.replica(leader), nodes.replica(away)
-        client = Client(farm, nursery)
-        await client.send(*[b"%d" % number for number in range(100)])
-        index = (await client.receive()).next_index - 1
-        await nodes.applied(index, [leader])
-        genesis, meta, state = farm.store.genesis, farm.core.applied, farm.application.snapshot()
-        snapshot = Snapshot(genesis.farm_id, "log", 2, index, meta.term, meta.configuration, (), 100, state)
-        monkeypatch.setattr(behind.store, "read_state", lambda meta: snapshot)
-        late = Entry(index, farm.raw.term, ValueType.APPLICATION, b"in the snapshot")
-        behind.applier._committed.append(late)
-        await behind.applier.restore(meta)
-        assert not behind.applier._committed
-        assert behind.applied_index == index
-        await nodes.applied(index)
-        assert len({nodes.application(node).snapshot() for node in nodes.running}) == 1
-        nursery.cancel_scope.cancel()
+    Costly.clock = autojump_clock
+    core = CoreInbox(SECTION, 1, MemoryStorage(GENESIS))
+    log = tuple(Entry(index, 1, ValueType.APPLICATION, b"%d" % index) for index in (1, 2, 3))
+    ahead, behind = Costly(), Costly()
+    for entry in log:
+        ahead.apply(entry.index, entry.term, entry.value)
+    meta = core.applied.after(log)
+    snapshot = Snapshot(
+        bytes(16), "log", 2, meta.index, meta.term, GENESIS, (), meta.application_entries, ahead.snapshot()
+    )
+    membership: Any = SimpleNamespace(on_restored=lambda configuration, all_members: None)
+    store: Any = SimpleNamespace(read_state=lambda meta: snapshot)
+    applier = Applier(core, membership, behind, store, EventLogger(logging.getLogger("garlicfarm")))
+    applier.add(log)
+    assert core.applied_index == 1
+    assert applier.has_entries
+    await applier.restore(meta)
+    assert not applier.has_entries
+    assert core.applied == meta
+    assert behind.snapshot() == ahead.snapshot()
 
 
 async def test_state_is_that_of_the_applied_index_whenever_others_look(autojump_clock: Clock) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -26,12 +26,20 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.feed.pages import PageReader
+from garlicfarm.log_application import LogApplication
+from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.disk_watch import DiskWatch
+from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.publisher import PublisherApplication
+from garlicfarm.raft import Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster as MemoryCluster
 from garlicfarm.testing.memory_cluster import cluster as memory_cluster
+from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
+from tests.node.entries.test_core_waits import GENESIS, SECTION
 from tests.node.support.cluster import STEADY, Cluster, client_request, cluster, member
 from tests.running import led
 
@@ -221,31 +229,34 @@ ANSWERS: list[tuple[Response | GarlicFarmError | None, object]] = [
 
 @pytest.mark.parametrize(("answer", "outcome"), ANSWERS, ids=repr)
 async def test_forwarded_post_ends_as_the_leaders_answer_says(
-    answer: Response | GarlicFarmError | None,
-    outcome: object,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    answer: Response | GarlicFarmError | None, outcome: object, autojump_clock: Clock
 ) -> None:
     """None: certainly not appended, and worth another try."""
     asked: list[Request] = []
 
     async def call(leader: int, request: Request) -> Response | None:
         asked.append(request)
+        if len(asked) > 1:
+            return said(True, 2, 44)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async with cluster(tmp_path) as nodes:
-        farm = nodes.replica()
-        monkeypatch.setattr(farm.peers, "call", call)
-        monkeypatch.setattr(farm.peers, "has_handshake", lambda member: True)
-        if isinstance(outcome, type):
-            with pytest.raises(outcome):
-                await farm.proposals._forward(2, (b"x",))
-        else:
-            assert await farm.proposals._forward(2, (b"x",)) == outcome
-    (request,) = asked
-    assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
+    store = MemoryStorage(GENESIS)
+    core = CoreInbox(SECTION, 1, store)
+    core.on_leader(Role.FOLLOWER, 2, 0)
+    peers: Any = SimpleNamespace(call=call, has_handshake=lambda member: True)
+    disk, metrics = DiskWatch(60.0, lambda: None), NodeMetrics().farm("farm")
+    proposals = Proposals(core, peers, disk, store, LogApplication(), metrics)
+    if isinstance(outcome, type):
+        with pytest.raises(outcome):
+            await proposals.post(b"x", origin_now(1))
+    else:
+        assert await proposals.post(b"x", origin_now(1)) == (outcome or (43, 7))
+    assert len(asked) == (2 if outcome is None else 1)
+    for request in asked:
+        assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
+        assert [entry.value for entry in request.entries] == [b"x"]
 
 
 async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one_leads(
