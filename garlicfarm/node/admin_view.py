@@ -31,7 +31,7 @@ class FarmAdminView(CommittedEntries):
         self, replica: Replica, pages: PageReader, directory: Path, feeds: Sequence[HostedFeed] = ()
     ) -> None:
         super().__init__(replica.core, replica.store, pages)
-        self._replica = replica
+        self.replica = replica
         self._application = replica.application
         self._feeds = feeds
         self.application = replica.section.application
@@ -44,19 +44,19 @@ class FarmAdminView(CommittedEntries):
 
     @property
     def disk_hangs_s(self) -> float | None:
-        disk = self._replica.disk
+        disk = self.replica.disk
         return round(disk.silent_s, 1) if disk.is_hanging else None
 
     async def wait_change(self) -> None:
         await self._core.wait_progress()
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
-        return await self._applied_here(await self._replica.proposals.post(entry, origin_now(0, user)))
+        return await self._applied_here(await self.replica.proposals.post(entry, origin_now(0, user)))
 
     async def post_batch(
         self, entries: Sequence[bytes], user: str
     ) -> Sequence[tuple[int, int] | EntryRefused]:
-        proposals, origin = self._replica.proposals, origin_now(0, user)
+        proposals, origin = self.replica.proposals, origin_now(0, user)
         outcomes: list[tuple[int, int] | EntryRefused] = []
         accepted: list[tuple[int, bytes]] = []
         for position, entry in enumerate(entries):
@@ -88,12 +88,12 @@ class FarmAdminView(CommittedEntries):
             raise ProposalDropped(Refusal.NO_SUCH_MEMBER) from error
 
     async def _post_order(self, action: str, entry: bytes, origin: Origin) -> tuple[int, int]:
-        done = await self._replica.proposals.post(entry, origin)
-        self._replica.log.info("administered", action=action, user=origin.user, index=done[0])
+        done = await self.replica.proposals.post(entry, origin)
+        self.replica.log.info("administered", action=action, user=origin.user, index=done[0])
         return await self._applied_here(done)
 
     async def read_index(self) -> int:
-        return await self._replica.reads.read_index()
+        return await self.replica.reads.read_index()
 
     async def _applied_here(self, done: tuple[int, int]) -> tuple[int, int]:
         """Wait until a committed entry is applied here too, so that a later request to this node finds it. A
@@ -128,14 +128,14 @@ class FarmAdminView(CommittedEntries):
     # ------------------------------------------------------------------ members
 
     def members(self) -> dict[str, Any]:
-        status, all_members = self.status(), self._replica.membership.all_members
+        status, all_members = self.status(), self.replica.membership.all_members
         rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in status["members"]]
         same = ("farm", "leader", "quorum", "fault_tolerance")
         return {
             "schema": "garlicfarm.members/1",
             **{key: status[key] for key in same},
             "level": self._core.configuration.level,
-            "was_removed": self._replica.membership.was_removed,
+            "was_removed": self.replica.membership.was_removed,
             "members": rows,
             "joining": self._joining(),
             "used_ids": sorted(all_members),
@@ -155,33 +155,33 @@ class FarmAdminView(CommittedEntries):
     async def change_member(
         self, change: str, member: int, endpoint: str, force: bool, user: str
     ) -> tuple[int, int]:
-        self._replica.log.info("member-change-asked", change=change, peer=member, user=user)
+        self.replica.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
         if wanted.change is Change.SET:  # any member asks the leader for the other changes
             self._core.must_lead()
         if wanted.change is Change.REMOVE:
-            self._replica.membership.check(wanted)  # the log does not name an order that nobody follows
+            self.replica.membership.check(wanted)  # the log does not name an order that nobody follows
             origin = origin_now(self.node_id, user)
             entry = self._application.removal_entry(member, origin)
             if entry is not None:
                 await self._post_order("remove", entry, origin)
-        return await self._applied_here(await self._replica.membership.change(wanted))
+        return await self._applied_here(await self.replica.membership.change(wanted))
 
     async def raise_level(self, level: int, user: str) -> tuple[int, int]:
-        self._replica.log.info("level-raise-asked", level=level, user=user)
+        self.replica.log.info("level-raise-asked", level=level, user=user)
         raised = ConfChange(Change.RAISE, level=level)
-        done = await self._applied_here(await self._replica.membership.change(raised))
+        done = await self._applied_here(await self.replica.membership.change(raised))
         origin = origin_now(self.node_id, user)
         entry = self._application.level_entry(level, origin)
         if entry is not None:
             try:
                 await self._post_order("level", entry, origin)
             except (NoQuorum, ProposalDropped, OutcomeUnknown) as error:  # it is raised all the same
-                self._replica.log.warning("level-not-recorded", level=level, user=user, cause=str(error))
+                self.replica.log.warning("level-not-recorded", level=level, user=user, cause=str(error))
         return done
 
     async def step_down(self, to: int, user: str) -> int:
-        self._replica.log.info("step-down-asked", to=to, user=user)
+        self.replica.log.info("step-down-asked", to=to, user=user)
         return await self._core.step_down(to)
 
     # ------------------------------------------------------------------ status
@@ -201,11 +201,11 @@ class FarmAdminView(CommittedEntries):
             "leader": core.leader or None,
             "leader_lost": lost._asdict() if (lost := self._core.leader_lost) else None,
             "publisher": more.get("publisher"),
-            "level": self._replica.programs.describe(),
+            "level": self.replica.programs.describe(),
             "term": core.term,
             "commit": core.commit,
             "applied": self._core.applied_index,
-            "leader_commit": self._replica.requests.leader_commit,
+            "leader_commit": self.replica.requests.leader_commit,
             "first_index": core.first_index,
             "last_index": core.last_index,
             "application_entries": self._core.applied.application_entries,
@@ -228,7 +228,7 @@ class FarmAdminView(CommittedEntries):
         within the longest election timeout; other followers show it by their entries."""
         if member == self.node_id:
             return True
-        peers = self._replica.peers
+        peers = self.replica.peers
         if not peers.is_connected(member):
             return False
         if self._core.is_leader or member == self._core.leader_id:
@@ -237,17 +237,17 @@ class FarmAdminView(CommittedEntries):
         return not self._application.member_report(member).is_silent
 
     def _keeps_up(self, member: int) -> bool:
-        return self._is_reachable(member) and self._replica.hindrances.of(member) is None
+        return self._is_reachable(member) and self.replica.hindrances.of(member) is None
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
-        peers, core = self._replica.peers, self._core.raw.status()
+        peers, core = self.replica.peers, self._core.raw.status()
         report = self._application.member_report(member)
         progress = core.peers.get(member)
         us = member == self.node_id
         hangs_s = self.disk_hangs_s
         own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
-        trouble = self._replica.hindrances.of(member)
-        program = self._replica.programs.of(member)
+        trouble = self.replica.hindrances.of(member)
+        program = self.replica.programs.of(member)
         age = 0.0 if us else peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)
@@ -262,7 +262,7 @@ class FarmAdminView(CommittedEntries):
         return {
             "id": member,
             "endpoint": endpoint,
-            "transport": _scheme(endpoint, self._replica.section.default_transport),
+            "transport": _scheme(endpoint, self.replica.section.default_transport),
             "role": role,
             "term": core.term if us else report.term,
             "commit": commit,
@@ -285,7 +285,7 @@ class FarmAdminView(CommittedEntries):
 
     def collect(self) -> None:
         """Bring the farm's gauges up to date."""
-        replica, metrics, core = self._replica, self._replica.metrics, self._core.raw.status()
+        replica, metrics, core = self.replica, self.replica.metrics, self._core.raw.status()
         metrics.set_role(core.role.value)
         metrics.raft_term.set(core.term)
         metrics.raft_leader_id.set(core.leader)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,10 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.errors import AuthError, GarlicFarmError, RemoteProtocolError
+from garlicfarm.net.link import LinkConfig
+from garlicfarm.node.replica import ReplicaHost
 from garlicfarm.transport import Endpoint
+from garlicfarm_transport_ssl import SslTransport
 from tests.node.support.cluster import Cluster, cluster
 
 CHALLENGE = 'WWW-Authenticate: Digest realm="restricted", qop="auth", nonce="n", algorithm='
@@ -69,18 +73,33 @@ Dial = Callable[[Imposter], Awaitable[object]]
 
 @asynccontextmanager
 async def member(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dial]:
+    hosts: list[ReplicaHost] = []
+
+    def kept(*given: Any) -> ReplicaHost:
+        hosts.append(ReplicaHost(*given))
+        return hosts[-1]
+
+    monkeypatch.setattr("garlicfarm.node.hosted_farm.ReplicaHost", kept)
     async with hardened(directory) as nodes:
         await nodes.start()
 
         async def dial(imposter: Imposter) -> object:
-            nodes.node()._transports._made["ssl"] = imposter  # type: ignore[assignment]
-            return await nodes.replica().membership._dial(2, ENDPOINT)
+            monkeypatch.setattr(SslTransport, "open_stream", lambda ssl, at: imposter.open_stream(at))
+            return await hosts[0].dial(2, ENDPOINT)
 
         yield dial
 
 
 @asynccontextmanager
 async def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dial]:
+    connects: list[Callable[[], Awaitable[object]]] = []
+
+    def kept(**given: Any) -> LinkConfig:
+        connects.append(given["connect"])
+        return LinkConfig(**given)
+
+    monkeypatch.setattr("garlicfarm.client.farm.LinkConfig", kept)
+
     async def dial(imposter: Imposter) -> None:
         error: GarlicFarmError | None = None
         async with open_farm_client(
@@ -90,9 +109,9 @@ async def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             password="p",
             transport=lambda scheme: imposter,  # type: ignore[arg-type, return-value]
             algorithms=["SHA-256"],
-        ) as client:
+        ):
             try:
-                await client._rpc_clients[1]._link._config.connect()
+                await connects[-1]()
             except GarlicFarmError as refused:
                 error = refused  # raised in here, it would come out in a group
         if error is not None:

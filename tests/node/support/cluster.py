@@ -24,6 +24,7 @@ from garlicfarm.lab.processes import ProcessFarm, free_ports
 from garlicfarm.levels import THIS
 from garlicfarm.net.handshake import DialCredentials, Established, initiate
 from garlicfarm.node import Node, serve
+from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.replica import Replica
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
@@ -142,7 +143,9 @@ class Cluster:
         return self.running[node_id].node
 
     def replica(self, node_id: int = 1, name: str = "") -> Replica:
-        return self.node(node_id)._farms[name or self.plan.name].replica
+        view = self.node(node_id).farms[name or self.plan.name]
+        assert isinstance(view, FarmAdminView)
+        return view.replica
 
     def endpoint(self, node_id: int = 1) -> Endpoint:
         return Endpoint.parse(self.endpoints[node_id])
