@@ -219,8 +219,8 @@ class ChaosFarm(WatchedFarm):
         self._ledger.acknowledged(lines)
         return took_s
 
-    def _check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
-        figures = super()._check_stores(index, states)
+    def check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
+        figures = super().check_stores(index, states)
         log = {
             entry.index: entry.value.rstrip(b".").decode()
             for entry in read_log(self.farm.nodes[self.nodes[0]].directory).entries

@@ -212,14 +212,14 @@ class WatchedFarm:
     async def check(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
         """End all nodes, and check what they leave; what was seen, in figures. Raises `Violation`."""
         await self.all(self._stop, self.farm.nodes)
-        return await trio.to_thread.run_sync(self._check_stores, index, states)
+        return await trio.to_thread.run_sync(self.check_stores, index, states)
 
     async def _stop(self, node_id: int) -> None:
         code = await self.farm.stop(node_id)
         if code:
             raise Violation(f"node {node_id} was to end and ended with {code}")
 
-    def _check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
+    def check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
         attempts = read_journal(self.journal)
         attempts.acknowledged.extend(self._own.acknowledged)
         attempts.unknown.update(self._own.unknown)

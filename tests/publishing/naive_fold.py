@@ -304,7 +304,7 @@ class NaiveFold:
                 self._reprice(member)
             self._decide(index, None)
         else:
-            self._status(Said(index, entry_text.decode(), entry, self.policy()))
+            self.status(Said(index, entry_text.decode(), entry, self.policy()))
         return None
 
     def _years_ahead(self, entry: dict[str, Any]) -> bool:
@@ -328,7 +328,7 @@ class NaiveFold:
         if lower is None or not lower <= score <= lower + 125_000:
             self.costs[member] = min((MILLION - score) // 62_500, 15)
 
-    def _status(self, said: Said) -> None:
+    def status(self, said: Said) -> None:
         author = said.entry["id"]
         self.said[author].append(said)
         said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}

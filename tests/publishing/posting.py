@@ -93,7 +93,7 @@ class Posting:
                 self.entries.append(entry)
         elif member in self.alive:
             self._at(self.now_ms + INTERVAL_MS + self.random.randrange(20), member, None)
-            self._at(self.now_ms + 1 + self.random.randrange(self._commit_ms), member, self._status(member))
+            self._at(self.now_ms + 1 + self.random.randrange(self._commit_ms), member, self.status(member))
 
     def run(self, for_ms: int) -> None:
         """Go on for so long."""
@@ -107,7 +107,7 @@ class Posting:
         self.alive.add(member)
         self._at(self.now_ms, member, None)
 
-    def _status(self, member: int) -> bytes:
+    def status(self, member: int) -> bytes:
         publishes = self._publishes(member)
         due = self.farm.publisher == member and self.farm.due_since is not None
         node = NodeReport(applied=self.index, interval_ms=INTERVAL_MS, R=self.farm.R)

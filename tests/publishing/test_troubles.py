@@ -22,8 +22,8 @@ class Skewed(Posting):
 
     skews: Mapping[int, int] = MappingProxyType({})
 
-    def _status(self, member: int) -> bytes:
-        document = msgspec.json.decode(super()._status(member), type=StatusDocument)
+    def status(self, member: int) -> bytes:
+        document = msgspec.json.decode(super().status(member), type=StatusDocument)
         date = document.date + self.skews.get(member, 0)
         return msgspec.json.encode(msgspec.structs.replace(document, date=date))
 

@@ -44,7 +44,7 @@ class NaiveReplay(NaiveFold):
     def policy(self) -> dict[str, Any]:
         return super().policy() | (self.pins if self.at > self.first_index else {})
 
-    def _status(self, said: Said) -> None:
+    def status(self, said: Said) -> None:
         if self.at > self.first_index:
             said.R = self.pins.get("R", said.R)
             if self.history is not None and said.publishing is not None:
@@ -52,7 +52,7 @@ class NaiveReplay(NaiveFold):
                 mine = role(self.states, began - self.first_index)
                 if mine != role(self.history, began - self.first_index):
                     said.publishing = mine == (said.entry["id"], [said.entry["id"]])
-        super()._status(said)
+        super().status(said)
 
     def run(self, log: Sequence[Step]) -> list[State]:
         for self.at, step in enumerate(log, 1):
