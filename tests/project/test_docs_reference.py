@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import prometheus_client
 import pytest
 import trio
+from prometheus_client.metrics import MetricWrapperBase
 from starlette.routing import Route
 
 from garlicfarm import errors
@@ -34,15 +35,24 @@ def rows(page: str, columns: int) -> list[tuple[str, ...]]:
     return [row for row in cells if len(row) == columns]
 
 
-def test_metrics_page_has_every_metric_with_type_and_labels() -> None:
+def test_metrics_page_has_every_metric_with_type_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[MetricWrapperBase, Sequence[str]] = {}
+    make = MetricWrapperBase.__init__
+
+    def kept(
+        metric: MetricWrapperBase, name: str, documentation: str, labelnames: Sequence[str] = (), **more: Any
+    ) -> None:
+        make(metric, name, documentation, labelnames, **more)
+        made[metric] = labelnames
+
+    monkeypatch.setattr(MetricWrapperBase, "__init__", kept)
+    NodeMetrics()
+    RankMetrics()
     expected = {}
-    registries = (NodeMetrics().registry, RankMetrics().registry)
-    for collector in (each for registry in registries for each in registry._collector_to_names):
-        if not isinstance(collector, prometheus_client.metrics.MetricWrapperBase):
-            continue
-        total = "_total" if collector._type == "counter" else ""
-        name = collector._name.removeprefix("garlicfarm_") + total
-        expected[name] = (collector._type, ", ".join(collector._labelnames))
+    for metric, labels in made.items():
+        (family,) = metric.describe()
+        total = "_total" if family.type == "counter" else ""
+        expected[family.name.removeprefix("garlicfarm_") + total] = (family.type, ", ".join(labels))
     shown = {name.strip("`"): (kind, labels) for name, kind, labels, _ in rows("metrics.md", 4)}
     assert shown == expected
 
