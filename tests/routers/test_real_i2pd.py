@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -90,20 +90,23 @@ async def test_network_outside_a_private_one_is_refused(tmp_path, monkeypatch):
     assert started == []
 
 
-async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task() -> None:
+async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task(tmp_path, monkeypatch):
     others = threading.Event()
 
     async def other() -> None:
         others.set()
 
-    def ready(i: int) -> bool:
+    def ready(data_dir: Path, plan: RouterPlan) -> bool:
         assert others.wait(60), "held up"
+        (data_dir / "router.info").write_bytes(b"info")
         return True
 
+    monkeypatch.setattr(i2pd, "has_keys", ready)
+    router = SimpleNamespace(poll=lambda: None, send_signal=lambda number: None, wait=lambda timeout: 0)
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: router)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        no_process: Any = object()  # ready when first asked
-        await i2pd._wait_for([no_process], ready)
+        await i2pd.make_i2pd(tmp_path, ["127.0.0.1"], [RouterPlan()])
 
 
 def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):
