@@ -270,10 +270,10 @@ class QueryRunner:
             nursery.start_soon(self._view, receive)
             query = None
             try:
-                query = await trio.to_thread.run_sync(self._start, emit)
+                query = await trio.to_thread.run_sync(self.start, emit)
                 while not await trio.to_thread.run_sync(query.awaitTermination, POLL_S):
-                    await self._look(query)
-                await self._look(query)
+                    await self.report(query)
+                await self.report(query)
             except UnreachableError as error:  # the sink's file system, at the start
                 failed = error
             except (Py4JError, PySparkException, OSError) as error:
@@ -288,7 +288,9 @@ class QueryRunner:
             nursery.cancel_scope.cancel()
         return failed
 
-    def _start(self, emit: Callable[[Any, int], None]) -> Any:
+    def start(self, emit: Callable[[Any, int], None]) -> Any:
+        """Start the query, in any thread; the call blocks. ``emit`` is called with each batch and its number
+        if the rankings go to the viewer. Returns Spark's query."""
         job = self._job
         self._session.activate()
         entries = self._session.spark.readStream.format("garlicfarm").options(**source_options(job)).load()
@@ -317,7 +319,9 @@ class QueryRunner:
             async for farm, text, skipped in receive:
                 await self._viewer.ranking(farm, text, skipped)
 
-    async def _look(self, query: Any) -> None:
+    async def report(self, query: Any) -> None:
+        """Report the batches that Spark's ``query`` finished since the last call to the viewer, the metrics
+        and the verifier. Raises as `Verifier.ranked`."""
         last = await trio.to_thread.run_sync(lambda: query.lastProgress)
         if not last or last["batchId"] == self._batch:
             return

@@ -488,7 +488,7 @@ def test_error_of_a_java_that_died_is_told_by_its_class() -> None:
 
 
 def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reaped(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Gateway:
         proc = subprocess.Popen(["true"], stdin=subprocess.PIPE)
@@ -505,10 +505,9 @@ def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reap
 
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda conf, options: Gateway)
     monkeypatch.setattr("pyspark.SparkContext", Context)
-    session = Session.__new__(Session)
-    session.settings = {}
+    monkeypatch.setattr("os.environ", os.environ.copy())  # it sets some variables
     with pytest.raises(GarlicFarmError, match=r"Spark does not start, .*: Unspeakable"):
-        session._start(quiet=True)
+        Session(tmp_path, master="local[1]")
     assert Gateway.proc.returncode == 0
 
 

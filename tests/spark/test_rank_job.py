@@ -145,10 +145,10 @@ async def test_progress_of_each_farm_is_told_and_counted() -> None:
     assert told.farms == {"barn": (None, 20), "field": (None, 9)}
     recent = [progress(0, barn=12), progress(1, barn=15, field=9), progress(2, barn=18, field=9)]
     query = SimpleNamespace(lastProgress=recent[0], recentProgress=recent[:1])
-    await runner._look(query)
+    await runner.report(query)
     query.lastProgress, query.recentProgress = recent[2], recent  # one batch was too short to be seen
-    await runner._look(query)
-    await runner._look(query)
+    await runner.report(query)
+    await runner.report(query)
     assert told.farms == {"barn": (18, 20), "field": (9, 9)}
     assert metrics.registry.get_sample_value("garlicfarm_rank_batches_total") == 3
     assert metrics.registry.get_sample_value("garlicfarm_rank_lag_entries", {"farm": "barn"}) == 2
@@ -192,8 +192,8 @@ async def test_entries_that_a_state_stands_for_are_told() -> None:
             )
         ),
     }
-    await runner._look(SimpleNamespace(lastProgress=first))
-    await runner._look(SimpleNamespace(lastProgress={**second, "sources": [source]}))
+    await runner.report(SimpleNamespace(lastProgress=first))
+    await runner.report(SimpleNamespace(lastProgress={**second, "sources": [source]}))
     assert told.notes == [
         "the entries of the farm barn after index 12 were deleted before they were read: it is ranked on from"
         " a node's state at index 18"
@@ -209,8 +209,8 @@ async def test_digests_that_spark_observes_are_compared_with_the_nodes() -> None
     runner.verifier.stated(barn, "https://a.example:1", 13, state)
     digest = sha256(state).hexdigest()
     one = progress(0, ("barn", 12, digest), barn=12)
-    await runner._look(SimpleNamespace(lastProgress=one))
+    await runner.report(SimpleNamespace(lastProgress=one))
     assert told.counts == [1]
     other = progress(1, ("barn", 13, "00" * 32), barn=13)
     with pytest.raises(GarlicFarmError, match="at index 13 of barn, Spark's state is not that of"):
-        await runner._look(SimpleNamespace(lastProgress=other))
+        await runner.report(SimpleNamespace(lastProgress=other))

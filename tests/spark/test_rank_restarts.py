@@ -185,15 +185,23 @@ async def test_query_whose_entries_are_gone_is_not_started_again() -> None:
     assert runner.told.notes == []
 
 
-async def test_sink_whose_file_system_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sink_whose_file_system_is_away_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
     """It is looked at whenever the query is started."""
     session: Any = SimpleNamespace(alive=True)
     job = Job(NodeAccess((), "u", Path("p")), ("farm",), "/kept", Path("/scratch"))
-    runner = QueryRunner(job, Told(), session, lambda: session, RankMetrics())
-    away = UnreachableError("the file system of hdfs://name/rows does not answer")
+    told = Told()
+    runner = QueryRunner(job, told, session, lambda: session, RankMetrics())
+    done = SimpleNamespace(awaitTermination=lambda timeout_s: True, lastProgress=None, stop=lambda: None)
 
-    def start(emit: object) -> None:
-        raise away
+    def start(emit: object) -> object:
+        if not told.notes:
+            raise UnreachableError("the file system of hdfs://name/rows does not answer")
+        return done
 
-    monkeypatch.setattr(runner, "_start", start)
-    assert await runner._query() is away
+    monkeypatch.setattr(runner, "start", start)
+    await runner.run()
+    assert told.notes == [
+        "the query failed and starts again in 1 s: the file system of hdfs://name/rows does not answer"
+    ]

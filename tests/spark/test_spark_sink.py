@@ -270,7 +270,7 @@ def test_sink_of_rank_starts_in_any_thread(spark: Session, server: FeedServer, t
     )
     runner = QueryRunner(job, Told(), spark, lambda: spark, RankMetrics())
     with ThreadPoolExecutor(1) as other:
-        query = other.submit(runner._start, lambda batch, number: None).result()
+        query = other.submit(runner.start, lambda batch, number: None).result()
     query.awaitTermination()
     found = stored(server)
     assert found is not None
