@@ -81,21 +81,18 @@ def write_in_place() -> None:
 
 def remove_before_merging() -> None:
     """The files that are merged are removed before the merged one is there."""
-    merge, unlink = compact_module._merge, Path.unlink
+    unlink = Path.unlink
 
-    def removing(stored: Any, directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
-        def add(file: str, data: bytes) -> None:
-            for path in files:
+    class Removing(LocalDirectory):
+        def add(self, file: str, data: bytes, *, replace: bool = False) -> None:
+            for path in Path(self.name, file).parent.glob("*.parquet"):
                 path.unlink()
-            LocalDirectory.add(stored, file, data)
-
-        stored.add = add
-        return merge(stored, directory, folder, files)
+            super().add(file, data, replace=replace)
 
     def unlink_if_there(path: Path, missing_ok: bool = True) -> None:
         unlink(path, missing_ok=True)
 
-    compact_module._merge = removing
+    setattr(compact_module, "LocalDirectory", Removing)  # noqa: B010
     setattr(Path, "unlink", unlink_if_there)  # noqa: B010
 
 
