@@ -104,7 +104,7 @@ def commit(server: FeedServer, entry: Any) -> None:
     def append() -> None:
         server.farm.commit(entry.value, entry.value_type)
 
-    trio.from_thread.run_sync(append, trio_token=server._token)
+    trio.from_thread.run_sync(append, trio_token=server.token)
 
 
 def say(what: dict[str, Any]) -> None:

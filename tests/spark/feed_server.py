@@ -57,7 +57,7 @@ class FeedServer:
         self.node.farms["farm"] = self.farm
         self.directory = directory
         self.url = ""
-        self._token: trio.lowlevel.TrioToken
+        self.token: trio.lowlevel.TrioToken
         self._shutdown: trio.Event
 
     @property
@@ -84,7 +84,7 @@ class FeedServer:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Commit entries; their indexes must be the next ones."""
-        trio.from_thread.run_sync(self.farm.append, entries, trio_token=self._token)
+        trio.from_thread.run_sync(self.farm.append, entries, trio_token=self.token)
 
     def add_farm(self, name: str, log: Sequence[Entry]) -> FoldedFarm:
         """Another farm of this node, with ``log`` committed."""
@@ -96,19 +96,19 @@ class FeedServer:
 
     def compact(self, first_index: int) -> None:
         """Drop the entries before ``first_index``."""
-        trio.from_thread.run_sync(self.farm.compact, first_index, trio_token=self._token)
+        trio.from_thread.run_sync(self.farm.compact, first_index, trio_token=self.token)
 
     def stored_ranking(self, query: str) -> str:
         """As the sink has stored it at this node."""
-        body = trio.from_thread.run(self.farm.rankings.body, query, trio_token=self._token)
+        body = trio.from_thread.run(self.farm.rankings.body, query, trio_token=self.token)
         assert body is not None
         return body.decode()
 
     def stop(self) -> None:
-        trio.from_thread.run_sync(self._shutdown.set, trio_token=self._token)
+        trio.from_thread.run_sync(self._shutdown.set, trio_token=self.token)
 
     async def run(self, ready: threading.Event) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self.token = trio.lowlevel.current_trio_token()
         self._shutdown = trio.Event()
         async with trio.open_nursery() as nursery:
             url = await nursery.start(self.node.serve, self._shutdown)
