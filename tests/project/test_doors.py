@@ -364,6 +364,15 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
     assert violations(module, line) != []
 
 
+PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_replace"}
+"""Names of the standard library that are public all the same."""
+PRIED = {
+    # It asks a router for totals, which no node does: the client has no public call for that.
+    "benchmarks/cost.py": ["client._authenticate", "client._call"],
+}
+"""What remains of private attributes that are read, with the reason."""
+
+
 def shortcuts(source: str) -> list[str]:
     """How a module of the tests, tools or benchmarks reaches code past the doors, one sentence each."""
     found = []
@@ -375,6 +384,8 @@ def shortcuts(source: str) -> list[str]:
             names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute) and node.attr == "path" and _is_name(node.value, "sys"):
             found.append("uses sys.path")
+        elif _is_pried(node):
+            found.append(f"reads the private {ast.unparse(node)}")
         found += [f"imports {name}" for name in names if name.split(".")[0] == "runpy" or name == "sys.path"]
         found += [f"imports the private {name}" for name in names if is_private(name)]
     return found
@@ -382,6 +393,14 @@ def shortcuts(source: str) -> list[str]:
 
 def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_pried(node: ast.AST) -> bool:
+    """Whether it is a private attribute of something other than ``self``, ``cls`` or ``super()``."""
+    if not isinstance(node, ast.Attribute) or not is_private(node.attr) or node.attr in PUBLIC_UNDERSCORES:
+        return False
+    own = node.value.func if isinstance(node.value, ast.Call) else node.value
+    return not (isinstance(own, ast.Name) and own.id in ("self", "cls", "super"))
 
 
 def is_private(name: str) -> bool:
@@ -395,7 +414,8 @@ def test_tests_tools_and_benchmarks_take_no_shortcuts(folder: str) -> None:
         for path in (ROOT / folder).rglob("*.py")
         if (taken := shortcuts(path.read_text(encoding="utf-8")))
     }
-    assert found == {}
+    remaining = {file: [f"reads the private {name}" for name in names] for file, names in PRIED.items()}
+    assert found == {file: names for file, names in remaining.items() if file.startswith(folder)}
 
 
 @pytest.mark.parametrize(
@@ -404,7 +424,14 @@ def test_tests_tools_and_benchmarks_take_no_shortcuts(folder: str) -> None:
         "import sys\nsys.path.insert(0, 'x')",
         "from runpy import run_path",
         "def f() -> None:\n    from garlicfarm.admin.dashboard import _private",
+        "node._farms.clear()",
+        "def f(self) -> None:\n    self.node._farms = {}",
     ],
 )
 def test_shortcut_is_noticed(line: str) -> None:
     assert shortcuts(line) != []
+
+
+@pytest.mark.parametrize("line", ["self._x", "super()._x()", "cls._x", "row._replace(x=1)", "f.__name__"])
+def test_what_is_ones_own_or_public_is_no_shortcut(line: str) -> None:
+    assert shortcuts(line) == []
