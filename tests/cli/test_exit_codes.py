@@ -65,7 +65,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
     shell = Shell()
     async with process_farm(tmp_path / "farm", 3) as farm:
         any_node = farm.nodes[1]
-        await shell(Exit.OK, any_node, "wait", "--for", "healthy", "--timeout", "30")
+        await shell(Exit.OK, any_node, "wait", "--for", "healthy", "--timeout", "240")
         async with any_node.client() as client:
             leader = int((await client.status(farm.name))["leader"])
         at = farm.nodes[leader]
@@ -101,7 +101,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
         await shell(Exit.STORAGE, at, "node", "start")  # the store is in use
 
         await farm.start(first.id)
-        await shell(Exit.OK, first, "wait", "--for", "caught-up", "--timeout", "30")
+        await shell(Exit.OK, first, "wait", "--for", "caught-up", "--timeout", "240")
         await shell(Exit.OK, first, "node", "leave")
         assert first.process is not None
         with trio.fail_after(DEADLINE_S):

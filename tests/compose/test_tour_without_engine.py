@@ -34,7 +34,7 @@ def take(programs: Path, tour: str = TOUR) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "CA_BUNDLE": "/dev/null"}
     command = [sys.executable, "-m", tour]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 

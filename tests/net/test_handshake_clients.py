@@ -78,7 +78,7 @@ class Server:
 
     async def _talk(self, established: Established) -> None:
         stream = established.stream
-        with trio.move_on_after(5), suppress(trio.BrokenResourceError):
+        with trio.move_on_after(240), suppress(trio.BrokenResourceError):
             await stream.send_all(b"raft")
             if self.echo:
                 await stream.send_all(established.leftover or await stream.receive_some(4096))

@@ -37,9 +37,9 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
     }
     said, (refused,) = b"", blocks("docs/howto/administer.md", "sh publisher")
     async with process_farm(tmp_path / "farm", 3) as farm:
-        ready = ["garlicfarm wait --for healthy --timeout 30"]
+        ready = ["garlicfarm wait --for healthy --timeout 240"]
         for block in [*ready, *blocks("docs/howto/administer.md", "sh"), refused]:
-            with trio.fail_after(90):
+            with trio.fail_after(240):
                 done = await trio.run_process(
                     ["bash", "-euo", "pipefail", "-c", block],
                     cwd=farm.nodes[1].directory,

@@ -97,7 +97,7 @@ async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task(tmp_
         others.set()
 
     def ready(data_dir: Path, plan: RouterPlan) -> bool:
-        assert others.wait(60), "held up"
+        assert others.wait(240), "held up"
         (data_dir / "router.info").write_bytes(b"info")
         return True
 

@@ -202,7 +202,7 @@ async def test_members_of_a_farm_get_a_further_one_that_both_serve(tmp_path: Pat
         assert done.returncode == 0, done.stdout
         return done.stdout.decode()
 
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         async with process_farm(tmp_path / "farm", 2, FarmPlan(application="log", raft=FAST)) as farm:
             at = [["--config", farm.nodes[i].directory / "garlicfarm.toml"] for i in (1, 2)]
             await farm.stop(1)
@@ -216,6 +216,6 @@ async def test_members_of_a_farm_get_a_further_one_that_both_serve(tmp_path: Pat
             await farm.start(2)
             await cli("log", "post", "--farm", "barn", *at[1])
             for _, config in at:
-                await cli("wait", "--for", "caught-up", "--farm", "barn", "--timeout", 30, "--config", config)
+                await cli("wait", "--for", "caught-up", "--farm", "barn", "--timeout", 240, "--config", config)
                 assert '"first"' in await cli("log", "tail", "--farm", "barn", "--config", config)
                 assert "first" not in await cli("log", "tail", "--farm", farm.name, "--config", config)

@@ -224,7 +224,7 @@ def test_rank_interrupted_while_nodes_are_silent_ends_at_once(server: FeedServer
         url = f"https://127.0.0.1:{silent.getsockname()[1]}?pin=sha256-{'A' * 43}"
         server.url = url
         with running(server, *farm, *["--node", url] * 32) as rank:
-            silent.settimeout(60)
+            silent.settimeout(240)
             with silent.accept()[0]:
                 rank.process.send_signal(signal.SIGINT)
                 assert rank.wait() == 130
@@ -443,7 +443,7 @@ def test_rank_without_the_extra_says_what_to_install(server: FeedServer) -> None
         [sys.executable, "-c", program, "rank", *access],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_S,
         check=False,
     )
     assert done.returncode == 2

@@ -150,7 +150,7 @@ def test_metrics_are_served_and_tell_index_and_lag_by_farm() -> None:
     metrics.progress("barn", 7, 7)
     metrics.progress("barn", 7, None)
     with served(metrics, ("127.0.0.1", 0)) as port:
-        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=240).read().decode()
         with (
             pytest.raises(ConfigError, match=rf"nothing can listen at 127.0.0.1:{port} \(Address already"),
             served(RankMetrics(), ("127.0.0.1", port)),

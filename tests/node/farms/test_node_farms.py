@@ -190,14 +190,14 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
 
 
 async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = break_disk(monkeypatch)
     run = Replica.run
 
     async def slow_run(self: Replica, *, task_status: trio.TaskStatus[None]) -> None:
         if self.farm == "second":
-            await trio.sleep(0.5)
+            await wait_until(lambda: told(caplog, "farm-failed"))
         await run(self, task_status=task_status)
 
     monkeypatch.setattr(Replica, "run", slow_run)
@@ -222,10 +222,10 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
 
     def broken_write(self: Appender, *arguments: Any) -> Any:
         if failing and failing[0] in str(self._directory):
-            assert may_fail.wait(10)
+            assert may_fail.wait(240)
             raise OSError(errno.ENOSPC, "No space left on device")
         if failing and f"/data/farms/{nodes.plan.name}/" in str(self._directory):
-            assert may_write.wait(10)
+            assert may_write.wait(240)
         return write(self, *arguments)
 
     monkeypatch.setattr(Appender, "write", broken_write)

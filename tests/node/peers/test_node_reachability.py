@@ -21,7 +21,7 @@ async def roles(farm: ProcessFarm, node: NodeProcess) -> dict[int, str]:
 
 @pytest.mark.slow
 async def test_follower_that_hangs_is_unreachable_for_the_other_follower_too(tmp_path: Path) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(240):
         async with process_farm(tmp_path / "farm", 3, FarmPlan(raft=FAST)) as farm:
             seen: dict[int, str] = {}
             while sorted(seen.values()) != ["follower", "follower", "leader"]:
@@ -43,8 +43,9 @@ async def test_follower_that_hangs_is_unreachable_for_the_other_follower_too(tmp
                 while (await roles(farm, farm.nodes[watches]))[hangs] != "unreachable":  # noqa: ASYNC110
                     await trio.sleep(0.1)
                 async with farm.nodes[watches].client() as client:
-                    status = await client.status(farm.name)
-                assert (status["quorum"], status["fault_tolerance"]) == (True, 0)
+                    while not (status := await client.status(farm.name))["quorum"]:  # a busy machine elects
+                        await trio.sleep(0.1)
+                assert status["fault_tolerance"] == 0
             finally:
                 process.send_signal(signal.SIGCONT)
             while (await roles(farm, farm.nodes[watches]))[hangs] != "follower":  # noqa: ASYNC110
