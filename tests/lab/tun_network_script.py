@@ -12,8 +12,9 @@ import trio
 from garlicfarm.lab.tun_network import LinkFaults, address, network
 
 PORT = 9000
-PATIENCE_S = 2.0
 DELAY_S = 0.3
+CUT_S = 2.0
+HANGS_S = 240.0
 
 
 async def echo(stream: trio.SocketStream) -> None:
@@ -21,10 +22,10 @@ async def echo(stream: trio.SocketStream) -> None:
         await stream.send_all(data)
 
 
-async def ping() -> None:
+async def ping(patience_s: float) -> None:
     """Prints how long it took, in s; "Infinity" if it was not over in time."""
     took_s = float("inf")
-    with trio.move_on_after(PATIENCE_S):
+    with trio.move_on_after(patience_s):
         stream = await trio.open_tcp_stream(address(2), PORT)
         begun = time.monotonic()
         await stream.send_all(b"x")
@@ -33,13 +34,19 @@ async def ping() -> None:
     print(json.dumps(took_s))
 
 
-async def here(what: str, place: str = "") -> float:
+async def here(what: str, place: str = "", patience_s: float = HANGS_S) -> float:
     """Run this file for one of these two on a host; as host 0, if no place is named."""
     into = ["nsenter", f"--net={place}"] if place else []
-    done = await trio.run_process(
-        [*into, sys.executable, __file__, what], capture_stdout=True, capture_stderr=True
-    )
+    command = [*into, sys.executable, __file__, what, str(patience_s)]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
     return float(json.loads(done.stdout))
+
+
+async def quick(place: str = "") -> float:
+    """How long it took on a way that is not late: a busy machine may be, but not each time."""
+    while (took_s := await here("ping", place)) >= 2 * DELAY_S:
+        pass
+    return took_s
 
 
 async def main() -> None:
@@ -49,13 +56,13 @@ async def main() -> None:
         nursery.start_soon(here, "echo", await wires.place(2))
         while "fair" not in found:
             try:
-                found["fair"] = await here("ping", place)
+                found["fair"] = await quick(place)
             except subprocess.CalledProcessError:  # nobody listens yet
                 await trio.sleep(0.1)
         await wires.set_faults(LinkFaults(delay_s=DELAY_S))
-        found["slow"], found["from host 0"] = await here("ping", place), await here("ping")
+        found["slow"], found["from host 0"] = await here("ping", place), await quick()
         await wires.set_faults(LinkFaults(cut=[(2, 1)]))
-        found["cut"] = await here("ping", place)
+        found["cut"] = await here("ping", place, CUT_S)
         found["lost"] = await wires.set_faults(LinkFaults())
         nursery.cancel_scope.cancel()
     print(json.dumps(found))
@@ -63,9 +70,9 @@ async def main() -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["echo"]:
+        case ["echo", _]:
             trio.run(trio.serve_tcp, echo, PORT)
-        case ["ping"]:
-            trio.run(ping)
+        case ["ping", patience_s]:
+            trio.run(ping, float(patience_s))
         case _:
             trio.run(main)

@@ -88,17 +88,20 @@ def test_decode_number_that_is_no_short_integer_stays_text(number: bytes) -> Non
     assert found == number.decode()
 
 
-def test_decode_hostile_entries_of_full_size_take_little_time() -> None:
+def test_decode_hostile_entries_of_full_size_take_no_longer_than_some_valid_ones() -> None:
+    members = b"{" + b",".join(b'"%d":0' % n for n in range(7000))
     hostile = [
         b"[" * MAX_ENTRY_BYTES,
         b'"' * MAX_ENTRY_BYTES,
         b'"\\' * (MAX_ENTRY_BYTES // 2),
         b'{"a":"' + b"\\ud800" * 10_000 + b'"}',
-        b"{" + b",".join(b'"%d":0' % n for n in range(7000)) + b',"0":1}',
+        members + b',"0":1}',
         b'{"a":' + b"9" * 60_000 + b"}",
     ]
     began = time.process_time()
     for entry in hostile:
         with pytest.raises(EntryRefused):
             decode_object(entry + b"x" if entry.endswith(b"9}") else entry)
-    assert time.process_time() - began < 1
+    took_s, began = time.process_time() - began, time.process_time()
+    decode_object(members + b"}")
+    assert took_s < 100 * (time.process_time() - began)
