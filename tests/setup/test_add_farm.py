@@ -216,6 +216,7 @@ async def test_members_of_a_farm_get_a_further_one_that_both_serve(tmp_path: Pat
             await farm.start(2)
             await cli("log", "post", "--farm", "barn", *at[1])
             for _, config in at:
-                await cli("wait", "--for", "caught-up", "--farm", "barn", "--timeout", 240, "--config", config)
+                caught_up = ("--for", "caught-up", "--timeout", 240)
+                await cli("wait", *caught_up, "--farm", "barn", "--config", config)
                 assert '"first"' in await cli("log", "tail", "--farm", "barn", "--config", config)
                 assert "first" not in await cli("log", "tail", "--farm", farm.name, "--config", config)
