@@ -23,7 +23,7 @@ import trio.testing
 from garlicfarm.errors import UnreachableError
 from garlicfarm.transport import AdmissionSlot, Endpoint, Peer, Transport
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
 
 

@@ -262,6 +262,7 @@ async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: P
         assert asked is not None
         client = await plays.dial()
         await client.send(*[client_request(b"%d" % number) for number in range(20)])
+        await wait_until(lambda: plays.nodes.replica().store.last_index() >= 21)
         with trio.move_on_after(0.2) as waited:
             assert await heard.receive() is None
         assert waited.cancelled_caught, "it did not wait for the answer"
