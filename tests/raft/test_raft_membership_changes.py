@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from garlicfarm.errors import ProposalDropped
+from garlicfarm.errors import ProposalDropped, RemoteProtocolError
+from garlicfarm.levels import HIGHEST
 from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
-from garlicfarm.wire import decode_configuration
-from garlicfarm.wire.messages import Configuration, ValueType
+from garlicfarm.wire import decode_configuration, encode_configuration
+from garlicfarm.wire.messages import Configuration, LogEntry, ValueType
 from tests.raft.playbook import (
     ALL,
     Player,
@@ -567,3 +569,65 @@ def test_check_of_a_change_refuses_what_the_change_would_and_changes_nothing() -
             refused(change)
     player.node.check_conf_change(ConfChange(Change.REMOVE, server(3)))
     assert player.picture == picture
+
+
+# The level
+
+
+def raise_level(player: Player, level: int, token: int = 1) -> None:
+    player.node.propose_conf_change(ConfChange(Change.RAISE, level=level), token)
+    player.turn()
+
+
+def test_raised_level_is_in_force_once_committed_and_stays_in_every_later_configuration() -> None:
+    player = leader_of(3)
+    raise_level(player, 1)
+    assert (_newest(player).level, player.node.configuration.level) == (1, 0)
+    assert _newest(player).servers == player.node.configuration.servers
+    player.accept()
+    assert player.node.configuration.level == 1
+    player.change(Change.REMOVE, 3)
+    player.accept()
+    assert (player.node.configuration.level, player.member_ids) == (1, [1, 2])
+    player.append(player.node.term + 1, source=2)
+    player.lead()
+    assert _newest(player).level == 1, "a leader's first entry"
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_level_only_rises(level: int) -> None:
+    player = leader_of(3)
+    raise_level(player, 1)
+    player.accept()
+    with pytest.raises(ProposalDropped, match=Refusal.LEVEL_REACHED):
+        raise_level(player, level)
+
+
+def test_level_is_raised_beside_no_other_change_and_by_a_majority_only() -> None:
+    player = leader_of(3)
+    player.add(4)
+    with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
+        raise_level(player, 1)
+    alone = Player().lead()
+    alone.accept(peer=2)
+    alone.accept(peer=2)
+    raise_level(alone, 1)
+    with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
+        alone.add(4)
+
+
+def test_follower_takes_no_level_that_it_cannot_nor_a_lower_one_than_in_force() -> None:
+    player = Player(2)
+
+    def entry(index: int, level: int) -> LogEntry:
+        raised = msgspec.structs.replace(configuration(index, index - 1), level=level)
+        return LogEntry(1, ValueType.CONFIGURATION, encode_configuration(raised))
+
+    with pytest.raises(RemoteProtocolError, match=f"the farm is at level {HIGHEST + 1}, and this program"):
+        player.append(1, (0, 0), [entry(1, HIGHEST + 1)], source=1)
+    player.append(1, (0, 0), [entry(1, 1)], commit=1, source=1)
+    assert player.node.configuration.level == 1
+    with pytest.raises(RemoteProtocolError, match="a lower level than the one in force"):
+        player.append(1, (1, 1), [entry(2, 0)], commit=1, source=1)
+    player.append(1, (0, 0), [entry(1, 0)], commit=1, source=1)  # what is committed is not looked at again
+    assert player.node.configuration.level == 1

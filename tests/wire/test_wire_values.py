@@ -35,7 +35,11 @@ MIB = 1024 * 1024
 u64 = st.integers(0, 2**64 - 1)
 servers = st.builds(ClusterServer, st.integers(1, 2**32 - 1), st.text(max_size=30))
 configurations = st.builds(
-    Configuration, u64, u64, st.lists(servers, max_size=5, unique_by=lambda server: server.id).map(tuple)
+    Configuration,
+    u64,
+    u64,
+    st.lists(servers, max_size=5, unique_by=lambda server: server.id).map(tuple),
+    st.sampled_from((0, 1, 2**32 - 1)),
 )
 chunks = st.builds(SnapshotSyncRequest, u64, u64, configurations, u64, st.binary(max_size=100), st.booleans())
 logged = st.builds(
@@ -113,8 +117,10 @@ def test_configuration_cut_at_any_byte_is_refused_or_ends_between_servers(
     data = encode_configuration(configuration)
     ends = list(accumulate((len(encode_cluster_server(s)) for s in configuration.servers), initial=16))
     for cut in range(len(data)):
-        if cut in ends:  # there is no count: this is a smaller Configuration
-            assert decode_configuration(data[:cut]).servers == configuration.servers[: ends.index(cut)]
+        if cut in ends:  # there is no count: this is a smaller Configuration, or one of level 0
+            cut_off = decode_configuration(data[:cut])
+            assert cut_off.servers == configuration.servers[: ends.index(cut)]
+            assert cut_off.level == 0
         else:
             with pytest.raises(RemoteProtocolError, match="Configuration"):
                 decode_configuration(data[:cut])
@@ -129,6 +135,15 @@ def test_configuration_cut_at_any_byte_is_refused_or_ends_between_servers(
             "the id 0 is a client's, not a server's (Configuration, server 2 at byte 25)",
         ),
         ([(1, b"\xc3")], "the endpoint is not UTF-8 (Configuration, server 1 at byte 16)"),
+        ([(1, b"a"), (0, bytes(4))], "it names the level 0 (Configuration)"),
+        (
+            [(0, b"\0\0\0\1"), (1, b"a")],
+            "the id 0 is a client's, not a server's (Configuration, server 1 at byte 16)",
+        ),
+        (
+            [(1, b"a"), (0, b"\0\0\0\1"), (0, b"\0\0\0\2")],
+            "the id 0 is a client's, not a server's (Configuration, server 2 at byte 25)",
+        ),
     ],
 )
 def test_configuration_with_a_wrong_server_is_refused(members: list[tuple[int, bytes]], what: str) -> None:
@@ -138,9 +153,18 @@ def test_configuration_with_a_wrong_server_is_refused(members: list[tuple[int, b
     assert str(caught.value) == what
 
 
+def test_level_is_the_last_record_and_the_lowest_has_none() -> None:
+    low, high = (
+        Configuration(5, 1, (ClusterServer(1, "a"),)),
+        Configuration(5, 1, (ClusterServer(1, "a"),), 7),
+    )
+    assert encode_configuration(high) == encode_configuration(low) + struct.pack(">III", 0, 4, 7)
+
+
 @pytest.mark.parametrize(
     "configuration",
     [
+        Configuration(1, 0, (ClusterServer(1, "a"),), 2**32),
         Configuration(1, 0, (ClusterServer(1, "a"), ClusterServer(1, "b"))),
         Configuration(1, 0, (ClusterServer(0, "a"),)),
         Configuration(-1, 0),
