@@ -168,7 +168,7 @@ class FarmAdminView(CommittedEntries):
         return await self._applied_here(await self.replica.membership.change(wanted))
 
     async def raise_level(self, level: int, user: str) -> tuple[int, int]:
-        self.replica.log.info("level-raise-asked", level=level, user=user)
+        self.replica.log.info("level-raise-asked", to=level, user=user)
         raised = ConfChange(Change.RAISE, level=level)
         done = await self._applied_here(await self.replica.membership.change(raised))
         origin = origin_now(self.node_id, user)
@@ -177,7 +177,7 @@ class FarmAdminView(CommittedEntries):
             try:
                 await self._post_order("level", entry, origin)
             except (NoQuorum, ProposalDropped, OutcomeUnknown) as error:  # it is raised all the same
-                self.replica.log.warning("level-not-recorded", level=level, user=user, cause=str(error))
+                self.replica.log.warning("level-not-recorded", to=level, user=user, cause=str(error))
         return done
 
     async def step_down(self, to: int, user: str) -> int:
