@@ -116,6 +116,7 @@ class NaiveFold:
     def __init__(self, farm: str) -> None:
         self.farm = farm
         self.members: list[int] = []
+        self.level = 0
         self.joined: dict[int, int] = {}
         self.said: dict[int, list[Said]] = {}  # of the members, and of removed ones that still hold
         self.sequences: dict[int, int] = {}
@@ -156,6 +157,8 @@ class NaiveFold:
                 pass
             elif key == "remove":
                 key = f"remove {args['member']}"
+            elif key == "level":
+                key = f"level {args['to']}"
             else:
                 in_force = key == "exclude"
                 (policy["excluded"].add if in_force else policy["excluded"].discard)(args["hash"])
@@ -251,7 +254,8 @@ class NaiveFold:
 
     # What happens
 
-    def configure(self, index: int, members: list[int]) -> None:
+    def configure(self, index: int, members: list[int], level: int = 0) -> None:
+        self.level = max(self.level, level)
         self.joined = {one: self.joined.get(one, index) for one in members}
         self.members = sorted(members)
         for member in [one for one in self.said if one not in {*members, *self.holders}]:
@@ -281,6 +285,8 @@ class NaiveFold:
         admin = (entry.get("config") or {}).get("admin")
         args = {} if admin is None else admin["args"]
         if admin is not None:
+            if admin["action"] == "level" and self.level < 1:
+                return "unknown action"
             if admin["action"] in ("override", "remove") and args["member"] not in self.members:
                 return "not a member"
             if admin["action"] == "exclude" and len(self.policy()["excluded"] | {args["hash"]}) > 1024:
@@ -422,7 +428,7 @@ class NaiveFold:
             {
                 "schema": "garlicfarm.farm/1",
                 "farm": self.farm,
-                "algorithm": 2,
+                "algorithm": 2 + self.level,
                 "members": self.members,
                 "policy": policy,
                 "publisher": self.publisher,

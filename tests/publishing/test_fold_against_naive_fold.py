@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +55,7 @@ class Script:
         self.length = length
         self.naive = NaiveFold("farm")
         self.farm = PublisherFold("farm")
-        self.index = 0
+        self.index = self.level = 0
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
         self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, most + 1)}
         self.sequences = dict.fromkeys(range(most + 1), 0)
@@ -73,6 +74,7 @@ class Script:
             self.index += 1
             before = self.naive.publisher, self.naive.due_since
             if self.chance.random() < 0.02:
+                self.level = max(self.level, self.chance.choice([0, 0, 0, 1]))
                 self.configure(self.another_membership())
             else:
                 entry, malformed = self.entry()
@@ -95,9 +97,10 @@ class Script:
         return self.seen + Counter(self.naive.skipped)
 
     def configure(self, members: list[int]) -> None:
-        self.naive.configure(self.index, members)
+        self.naive.configure(self.index, members, self.level)
         shuffled = self.chance.sample(members, len(members))
-        self.farm.configure(self.index, configuration(*shuffled, index=self.index))
+        in_force = configuration(*shuffled, index=self.index)
+        self.farm.configure(self.index, msgspec.structs.replace(in_force, level=self.level))
         self.authors = (
             self.chance.choices(range(1, self.most + 1), k=1) + 9 * members
         )  # and now and then a stranger
@@ -154,6 +157,7 @@ class Script:
                 ("publisher", {"lifetime_ms": 600_000, "margin": None}),
                 ("remove", {"member": chance.randrange(1, self.most + 1)}),
                 ("publish", {}),
+                ("level", {"to": 1}),
             ]
         )
         return {

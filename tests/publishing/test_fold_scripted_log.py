@@ -6,8 +6,13 @@ import hashlib
 import json
 from typing import Any
 
+import msgspec
+import pytest
+
+from garlicfarm.levels import HIGHEST, LOWEST
+from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from tests.publishing.scripted_log import FILE, configuration, script
+from tests.publishing.scripted_log import FILE, T0, configuration, script
 
 LEADER = 1
 LAST = 80
@@ -22,6 +27,13 @@ GOLDEN = [
     (67, 2, "override"),  # an override says on
 ]
 
+
+STATES_OF_LEVEL = {
+    0: "d4b8036a3f9b07e552ffafaa9f5335c9d23584a5ca7fc58a409504292948392a",
+    1: "7c7ad91f44d9a779b2a19bff30409c341737992ca3447194fad4097b8859e0ee",
+}
+"""The same of each level, the last entry being the order that raises it, as the first program that could it
+made them"""
 
 VERSION_1_STATES = "a6bec7f03975c7a351a9c878449229a37e5b6b86ba75501761f4456491b6d9f8"
 """SHA-256 of the snapshots after every entry, one after the other, as garlicfarm 0.1 made them"""
@@ -114,3 +126,15 @@ def test_scripted_log_two_never_publish_at_once() -> None:
         document = json.loads(line["entry"])
         if document.get("meta", {}).get("publishing"):
             assert farm.holders in ((line["author"],), tuple(sorted({line["author"], farm.publisher})))
+
+
+@pytest.mark.parametrize("level", range(LOWEST, HIGHEST + 1))
+def test_scripted_log_gives_at_each_level_the_states_of_that_level(level: int) -> None:
+    farm, digest = PublisherFold("farm"), hashlib.sha256()
+    farm.configure(1, msgspec.structs.replace(configuration(1, 2, 3, index=1), level=level))
+    order = encode_admin("farm", T0 + 100_000, 1, None, "level", "alice", {"to": level or 1})
+    for index, entry in [*((line["index"], line["entry"].encode()) for line in lines()), (LAST + 1, order)]:
+        farm.apply(index, 1, entry)
+        digest.update(farm.snapshot())
+    assert farm.skipped == ({} if level else {"unknown action": 1})
+    assert digest.hexdigest() == STATES_OF_LEVEL[level]

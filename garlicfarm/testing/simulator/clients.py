@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from garlicfarm.levels import HIGHEST
 from garlicfarm.raft import Change, ConfChange, LogPosition
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.cluster import SimulatedCluster
@@ -142,8 +143,8 @@ class Reader:
 
 
 class Administrator:
-    """Adds servers under new ids, removes members and moves them to other endpoints, one change at a time. It
-    repeats each until it is done or was refused too often."""
+    """Adds servers under new ids, removes members, moves them to other endpoints and raises the level, one
+    change at a time. It repeats each until it is done or was refused too often."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -182,6 +183,8 @@ class Administrator:
         servers = cluster.newest.servers
         self._refusals = 0
         kinds = [Change.SET]
+        if cluster.newest.level < HIGHEST:
+            kinds.append(Change.RAISE)
         if len(servers) > 1:
             kinds += [Change.REMOVE] * 2
         if len(cluster.members) < MAX_MEMBERS:
@@ -190,6 +193,8 @@ class Administrator:
         if kind is Change.ADD:
             new = cluster.join(len(cluster.members) + 1)
             return ConfChange(kind, ClusterServer(new.id, f"tcp://member{new.id}:9001"))
+        if kind is Change.RAISE:
+            return ConfChange(kind, level=cluster.newest.level + 1)
         server = ClusterServer(cluster.pick([server.id for server in servers]).id)
         if kind is Change.REMOVE:
             return ConfChange(kind, server, force=rng.random() < 0.1)

@@ -92,7 +92,7 @@ class PersistentVote:
 
 class Monotonic:
     """Term, vote within a term, commit and applied index of a member never fall while it runs, nor do those
-    on its disk across crashes (Raft §5.1, figure 2)."""
+    on its disk across crashes (Raft §5.1, figure 2); nor does the level in force (D26)."""
 
     def __init__(self) -> None:
         self._durable: dict[int, HardState] = {}
@@ -107,6 +107,7 @@ class Monotonic:
                 status.term < before.term
                 or status.commit < before.commit
                 or status.applied < before.applied
+                or status.configuration.level < before.configuration.level
                 or (status.term == before.term and before.vote not in (0, status.vote))
             )
         if fell:
