@@ -1,4 +1,5 @@
-"""Writing segments (`garlicfarm.storage.segments`): a frame per batch, a new segment after each 8 MiB."""
+"""Writing segments (`garlicfarm.storage.segments`): a frame per batch, a new segment after each 8 MiB, and
+before the first Configuration of a higher level, so that older programs refuse a store that may have one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,8 @@ from garlicfarm.storage.segments import (
     list_segments,
     segment_name,
 )
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import ValueType
 
 LOG = "log"
 PART = "log.part"
@@ -72,12 +75,19 @@ class Appender:
         """The number of the segment that is written to."""
         return self._log.end.number
 
+    @property
+    def level(self) -> int:
+        """The log's level: no Configuration in it is of a higher one."""
+        return self._log.level
+
     def write(self, steps: Sequence[Persist], boundary: SnapshotMeta | None = None) -> list[Positions]:
         """Write steps, and let the log begin after ``boundary`` (unless it is None, or the log begins later);
         all of it or nothing, and durable on return. Returns where the entries of each step lie. Raises
         `struct.error`, too: a number is too large."""
         log = self._log
-        if log.end.offset >= SEGMENT_BYTES:
+        level = max(log.level, *_levels(steps, boundary))
+        if level > log.level or log.end.offset >= SEGMENT_BYTES:
+            log.level = level
             self._begin_segment()
         encoder = Encoder(log.end)
         state, begins, last = log.hard_state, log.boundary, self._last
@@ -143,20 +153,42 @@ class Appender:
 
 
 def make_log(
-    directory: Path, genesis: Genesis, state: HardState, boundary: SnapshotMeta, entries: Iterable[Entry]
+    directory: Path,
+    genesis: Genesis,
+    state: HardState,
+    boundary: SnapshotMeta,
+    entries: Iterable[Entry],
+    level: int = 0,
 ) -> None:
     """Make a log that begins after ``boundary`` in ``directory`` (a farm's, which must not have one),
-    durably: an interrupted call leaves none, and can be repeated.
+    durably: an interrupted call leaves none, and can be repeated. ``level``: of its first segment, if no
+    Configuration there is of a higher one.
 
     Raises `OSError`, `LocalProtocolError` (an illegal Configuration).
     """
     part = directory / PART
-    if part.exists():
-        shutil.rmtree(part)
-    make_private_directory(part)
-    log = Log(genesis, state, boundary, LogIndex(boundary.index + 1), End(0, b"", 0, 0, 0))
-    _begin_segment(part, log, boundary.index)
-    with closing(Appender(part, log)) as appender:
+    write_log(part, genesis, state, boundary, entries, level)
+    part.rename(directory / LOG)
+    fsync_path(directory)
+
+
+def write_log(
+    directory: Path,
+    genesis: Genesis,
+    state: HardState,
+    boundary: SnapshotMeta,
+    entries: Iterable[Entry],
+    level: int,
+) -> None:
+    """Write the files of a log, durably, into ``directory``, which takes the place of an older one. Other
+    arguments and errors as for `make_log`."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    make_private_directory(directory)
+    level = max(level, boundary.configuration.level, (genesis.configuration or boundary.configuration).level)
+    log = Log(genesis, state, boundary, LogIndex(boundary.index + 1), End(0, b"", 0, 0, 0), level, {})
+    _begin_segment(directory, log, boundary.index)
+    with closing(Appender(directory, log)) as appender:
         page: list[Entry] = []
         size = 0
         for entry in entries:
@@ -168,9 +200,18 @@ def make_log(
         if page:
             appender.write([Persist(0, entries=tuple(page))])
         appender.sync_all()
-    fsync_path(part)
-    part.rename(directory / LOG)
     fsync_path(directory)
+
+
+def _levels(steps: Sequence[Persist], boundary: SnapshotMeta | None) -> Iterator[int]:
+    """Those of all Configurations that are to be written."""
+    yield 0 if boundary is None else boundary.configuration.level
+    for step in steps:
+        if step.snapshot is not None:
+            yield step.snapshot.configuration.level
+        for entry in step.entries:
+            if entry.value_type is ValueType.CONFIGURATION:
+                yield decode_configuration(entry.value).level
 
 
 def _begin_segment(directory: Path, log: Log, last_index: int) -> None:

@@ -43,7 +43,9 @@ def read_committed(directory: Path) -> CommittedLog:
     try:
         log = read_log(path)
         if unknown := unknown_algorithm(log.genesis.algorithm):
-            raise StorageVersion(f"{path} is of {unknown}: use the program that wrote it")
+            raise StorageVersion(
+                f"{path} is of {unknown}. Nothing was changed; use the program that wrote it"
+            )
         begins, told = None, []
         if log.boundary.index:
             for found in snapshots_of_log(directory / SNAPSHOTS, path, log):

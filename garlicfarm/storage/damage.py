@@ -37,14 +37,6 @@ def storage_error(error: Exception, path: Path) -> StorageError:
     )
 
 
-def other_version(path: Path, found: object, known: int) -> StorageVersion:
-    """A file of ours is of another format."""
-    return StorageVersion(
-        f"{path} has format version {found}, this program, garlicfarm {__version__}, knows {known}. Nothing "
-        "was changed; use the version of garlicfarm that wrote it"
-    )
-
-
 def unknown_files(directory: Path, known: Collection[str]) -> StorageVersion | None:
     """The refusal of a directory without a store, but with files beside the ``known`` ones; None if there are
     none. Raises `OSError`."""

@@ -31,7 +31,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 from garlicfarm.regular_files import read_file
-from garlicfarm.storage.damage import other_version, unknown_files
+from garlicfarm.storage.damage import unknown_files
+from garlicfarm.storage.formats import other_version
 
 FORMAT_VERSION = 1
 _OF_CREDENTIALS = {"admin.url", "farms", "local.password", "lock", "node.json.new", "secrets", "tls", "users"}
@@ -138,7 +139,7 @@ def _decode_node(data: bytes, where: Path) -> _Node:
         checksum, version = found.pop("crc32", None), found.get("version")
         # First: another version may have other keys.
         if version != FORMAT_VERSION and checksum == crc32(msgspec.json.encode(found, order="sorted")):
-            raise other_version(where, version, FORMAT_VERSION)
+            raise other_version(where, version, [FORMAT_VERSION])
         node = msgspec.json.decode(data, type=_Node)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageDamaged(f"{where}: {error}; restore it from a backup") from error

@@ -149,7 +149,9 @@ class LogStore:
             if log.genesis.farm != farm:
                 raise StorageError(f"{path} is of farm {log.genesis.farm!r}, not of {farm!r}")
             if unknown := unknown_algorithm(log.genesis.algorithm):
-                raise StorageVersion(f"{path} is of {unknown}: use the program that wrote it")
+                raise StorageVersion(
+                    f"{path} is of {unknown}. Nothing was changed; use the program that wrote it"
+                )
             snapshots = _restorable(directory / SNAPSHOTS, path, log)
             appender = Appender(path, log)
             try:
@@ -183,7 +185,7 @@ class LogStore:
         Raises `OSError`, `StorageError`: discard ``directory``.
         """
         genesis = msgspec.structs.replace(self.genesis, farm_id=farm_id)
-        make_log(directory, genesis, state, self._boundary, chain(self._pages(), [last]))
+        make_log(directory, genesis, state, self._boundary, chain(self._pages(), [last]), self.appender.level)
         return genesis
 
     # The read side of the core.

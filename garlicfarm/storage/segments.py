@@ -15,7 +15,10 @@
 big-endian. A frame is one batch: written by one call and synced before the next one is written. Its second
 checksum continues that of the frame before, the first one's that of the segment's header. The header is JSON:
 the genesis, all state at the segment's beginning, the last checksum of the segment before, and the
-``mark`` of its frames, which is random, so that no entry can hold the beginning of a frame.
+``mark`` of its frames, which is random, so that no entry can hold the beginning of a frame. From format 5 on
+it also has the ``level``, which no Configuration in this segment or before exceeds, and the ``program`` that
+made the segment, as a version of garlicfarm. A segment of level 0 has format 4, and neither
+(`garlicfarm.storage.formats`).
 
 A segment has its name only once its header is synced. So after a crash at most *one* frame, the last one of
 the last segment, is not whole. It was never acknowledged, and is cut off. Everything else is damage:
@@ -42,16 +45,18 @@ from zlib import crc32
 
 import msgspec
 
+from garlicfarm._version import __version__
 from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.descriptors import patiently
+from garlicfarm.levels import HIGHEST
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
 from garlicfarm.regular_files import read_file, reading
-from garlicfarm.storage.damage import Corrupt, configuration_of, other_version, unknown_files
+from garlicfarm.storage.damage import Corrupt, configuration_of, unknown_files
+from garlicfarm.storage.formats import FORMATS, format_of, other_level, other_version
 from garlicfarm.storage.log_index import LogIndex, Positions
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-FORMAT_VERSION = 4
 _MAGIC = b"GFARMLOG"
 _HEAD = struct.Struct(">8sIII")
 _FRAME = struct.Struct(">4sIIII")
@@ -64,11 +69,13 @@ _BOUNDARY = struct.Struct(">BQQI")
 _SYNCED = struct.Struct(">QQI")
 _IS_ENTRY, _IS_HARD_STATE, _IS_TRUNCATE, _IS_BOUNDARY = 1, 2, 3, 4
 _VALUE_TYPES = {kind.value: kind for kind in ValueType}
+_IS_CONFIGURATION = ValueType.CONFIGURATION.value
 SYNCED = "synced"
 _NAME = re.compile(r"(\d{10})\.seg", re.ASCII)
 _OFFSET = 0xFFFF_FFFF
 _GAP_BYTES = 1 << 16  # between two entries that are read at once
 _Number = Annotated[int, msgspec.Meta(ge=0)]
+_Version = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{0,64}\Z")]  # shown to people
 
 
 class Genesis(msgspec.Struct, frozen=True):
@@ -85,7 +92,7 @@ class Genesis(msgspec.Struct, frozen=True):
     epoch_length: int = EPOCH_LENGTH
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     number: _Number
     mark: bytes
     previous_checksum: _Number
@@ -102,6 +109,14 @@ class _Header(msgspec.Struct, frozen=True):
     boundary_term: _Number
     boundary_configuration: bytes
     last_index: _Number
+    level: _Number = 0
+    program: _Version = ""
+
+
+class _Maker(msgspec.Struct):
+    """What is read of a header in an unknown format."""
+
+    program: _Version = ""
 
 
 class End(msgspec.Struct):
@@ -117,14 +132,17 @@ class End(msgspec.Struct):
 
 class Log(msgspec.Struct):
     """What a log holds, as its last frame left it. ``boundary``: the entry that it begins after, (0, 0) at
-    first, and the Configuration in force there. ``unsynced``: the last frame, or header, unless ``synced``
-    says that it is on disk."""
+    first, and the Configuration in force there. ``level``: no Configuration in it, or deleted from it, is of
+    a higher one. ``formats``: of the segments that were read, by number. ``unsynced``: the last frame, or
+    header, unless ``synced`` says that it is on disk."""
 
     genesis: Genesis
     hard_state: HardState
     boundary: SnapshotMeta
     index: LogIndex
     end: End
+    level: int
+    formats: dict[int, int]
     unsynced: bytes = b""
 
 
@@ -139,9 +157,9 @@ def list_segments(directory: Path) -> Sequence[int]:
     )
 
 
-def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
-    """A segment's beginning, in the state of ``log`` with ``last_index``. Raises `LocalProtocolError` (a
-    Configuration with illegal servers)."""
+def encode_header(log: Log, last_index: int, number: int, mark: bytes, program: str = __version__) -> bytes:
+    """A segment's beginning, in the state of ``log`` with ``last_index``, made by ``program``. Raises
+    `LocalProtocolError` (a Configuration with illegal servers)."""
     genesis, state, boundary = log.genesis, log.hard_state, log.boundary
     first = None if genesis.configuration is None else encode_configuration(genesis.configuration)
     told = _Header(
@@ -161,10 +179,12 @@ def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
         boundary_term=boundary.term,
         boundary_configuration=encode_configuration(boundary.configuration),
         last_index=last_index,
+        level=log.level,
+        program=program if log.level else "",
     )
-    header = msgspec.json.encode(told)
-    checksum = crc32(header, crc32(_HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), 0)))
-    return _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), checksum) + header
+    header, version = msgspec.json.encode(told), format_of(log.level)
+    checksum = crc32(header, crc32(_HEAD.pack(_MAGIC, version, len(header), 0)))
+    return _HEAD.pack(_MAGIC, version, len(header), checksum) + header
 
 
 def encode_synced(number: int, offset: int) -> bytes:
@@ -296,8 +316,12 @@ def read_log(directory: Path) -> Log:
             log = _begun(header)
         elif log.end.offset != size:
             raise Corrupt(f"segment {number - 1} ends with a damaged frame")
-        elif encode_header(log, log.index.last, number, header.mark) != data[:offset]:
-            raise Corrupt(f"segment {number} does not continue the one before")
+        else:
+            log.level = max(log.level, header.level)
+            continued = encode_header(log, log.index.last, number, header.mark, header.program)
+            if continued != data[:offset]:
+                raise Corrupt(f"segment {number} does not continue the one before")
+        log.formats[number] = format_of(log.level)
         log.end = End(number, header.mark, offset, 1, crc32(data[:offset]))
         log.unsynced, size = data[:offset], len(data)
         _replay(log, data)
@@ -321,15 +345,28 @@ def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
         magic, version, size, checksum = _HEAD.unpack_from(data)
         end = _HEAD.size + size
         if checksum != crc32(data[_HEAD.size : end], crc32(_HEAD.pack(magic, version, size, 0))):
-            other = f"; it names format version {version}" if version != FORMAT_VERSION else ""
+            other = f"; it names format version {version}" if version not in FORMATS else ""
             raise Corrupt(f"the header of {path.name} fails its checksum{other}")
         if magic != _MAGIC:
             raise Corrupt(f"{path.name} is not a segment")
-        if version != FORMAT_VERSION:
-            raise other_version(path, version, FORMAT_VERSION)
-        return msgspec.json.decode(data[_HEAD.size : end], type=_Header), end
+        if version not in FORMATS:
+            raise other_version(path, version, FORMATS, _maker(data[_HEAD.size : end]))
+        header = msgspec.json.decode(data[_HEAD.size : end], type=_Header)
+        if header.level > HIGHEST and header.program:
+            raise other_level(path, header.level, header.program)
+        if format_of(header.level) != version or bool(header.level) != bool(header.program):
+            raise Corrupt(f"{path.name} names format version {version}, and has the header of another")
+        return header, end
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"the header of {path.name} cannot be decoded: {error}") from error
+
+
+def _maker(header: bytes) -> str:
+    """The program that made a segment in an unknown format; "" where it does not say that as we do."""
+    try:
+        return msgspec.json.decode(header, type=_Maker).program
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _genesis(header: _Header) -> Genesis:
@@ -344,7 +381,16 @@ def _begun(header: _Header) -> Log:
     boundary = header.boundary_index, header.boundary_term, configuration_of(header.boundary_configuration)
     state = HardState(header.term, header.vote, header.commit)
     end = End(0, b"", 0, 0, header.previous_checksum)
-    return Log(_genesis(header), state, SnapshotMeta(*boundary), LogIndex(header.last_index + 1), end)
+    genesis, index = _genesis(header), LogIndex(header.last_index + 1)
+    log = Log(genesis, state, SnapshotMeta(*boundary), index, end, header.level, {})
+    for configuration in (genesis.configuration, log.boundary.configuration):
+        _check_level(log, configuration)
+    return log
+
+
+def _check_level(log: Log, configuration: Configuration | None) -> None:
+    if configuration is not None and configuration.level > log.level:
+        raise Corrupt(f"a Configuration of level {configuration.level} stands in a segment of {log.level}")
 
 
 def _replay(log: Log, data: bytes) -> None:
@@ -392,6 +438,8 @@ def _take(log: Log, data: memoryview, at: int) -> None:
             if at > len(data) or value_type not in _VALUE_TYPES:
                 raise Corrupt(f"entry {found} is of an unknown type, or ends beyond its frame")
             positions.add(found, base | position, size, value_type)
+            if value_type == _IS_CONFIGURATION:
+                _check_level(log, configuration_of(bytes(data[at - size : at])))
             following += 1
             continue
         index.append(positions)
@@ -408,6 +456,7 @@ def _take(log: Log, data: memoryview, at: int) -> None:
             _, upto, term, size = _BOUNDARY.unpack_from(data, at)
             at += _BOUNDARY.size + size
             log.boundary = SnapshotMeta(upto, term, configuration_of(bytes(data[at - size : at])))
+            _check_level(log, log.boundary.configuration)
             index.drop(upto)
         else:
             raise Corrupt(f"a record is of the unknown kind {kind}")

@@ -29,7 +29,8 @@ from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import reading
-from garlicfarm.storage.damage import Corrupt, configuration_of, other_version
+from garlicfarm.storage.damage import Corrupt, configuration_of
+from garlicfarm.storage.formats import other_version
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
@@ -201,7 +202,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     if (
         version != _VERSION and sound
     ):  # the checksum does not cover the version, so a wrong one may be a flipped bit
-        raise other_version(path, version, _VERSION)
+        raise other_version(path, version, [_VERSION])
     if version != _VERSION or not sound:
         raise Corrupt("it fails its checksum")
     told = msgspec.json.decode(header, type=_Header)

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm.errors import StorageVersion
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, appender
 from garlicfarm.storage.appender import Appender, make_log
@@ -366,14 +365,6 @@ def test_frame_torn_by_a_power_cut_is_cut_off_wherever_it_is_torn(directory: Pat
             Appender(directory, read_log(directory)).close()
             assert path.read_bytes() == sound[:start]
             assert read_log(directory).unsynced == b""
-
-
-def test_log_of_another_version_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("garlicfarm.storage.segments.FORMAT_VERSION", 5)
-        make_log(directory.parent.joinpath("new"), GENESIS, HardState(), NOTHING, ())
-    with pytest.raises(StorageVersion, match=r"format version 5, this program, garlicfarm .* knows 4"):
-        read_log(directory.parent / "new" / "log")
 
 
 def test_log_that_ends_before_its_commit_index_is_damage(tmp_path: Path) -> None:
