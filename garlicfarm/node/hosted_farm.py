@@ -116,6 +116,8 @@ def open_farm(
     check_retention(section, made_feeds, genesis.epoch_length)
     for problem in store.problems:
         log.warning("snapshot-unusable", cause=problem)
+    if store.not_migrated:
+        log.warning("log-not-migrated", cause=store.not_migrated)
     if store.restored is not None:
         application.restore(store.restored.state)
         store.restored = msgspec.structs.replace(store.restored, state=b"")  # it may be large

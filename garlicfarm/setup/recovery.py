@@ -56,7 +56,7 @@ class Survivor(msgspec.Struct, frozen=True):
 
 def read_survivor(directory: Path, farm: str, application: StateMachine) -> Survivor:
     """Read the store in ``directory``, whose data directory is locked, and bring the new ``application`` to
-    the state after its whole log. Nothing on disk is changed. Blocking.
+    the state after its whole log. On disk nothing is changed but what `LogStore.open` does. Blocking.
 
     Raises `StorageMissing`, `StorageError`, `StorageDamaged`, `StorageVersion` as `LogStore.open`.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,8 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.storage.appender import LOG
 from garlicfarm.storage.damage import Corrupt, storage_error
 from garlicfarm.storage.log_store import SNAPSHOTS, refuse_unknown, snapshots_of_log
-from garlicfarm.storage.segments import Genesis, Log, read_entries, read_log
+from garlicfarm.storage.migration import log_directory
+from garlicfarm.storage.segments import Genesis, entries_from, read_log
 from garlicfarm.storage.snapshots import Snapshot
 
 _PAGE_BYTES = 1 << 24
@@ -37,10 +37,11 @@ def read_committed(directory: Path) -> CommittedLog:
     Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageError`.
     """
     path = directory / LOG
-    if not path.exists():
-        refuse_unknown(directory)
-        raise StorageMissing(f"there is no log in {directory}")
     try:
+        path = log_directory(directory)
+        if not path.exists():
+            refuse_unknown(directory)
+            raise StorageMissing(f"there is no log in {directory}")
         log = read_log(path)
         if unknown := unknown_algorithm(log.genesis.algorithm):
             raise StorageVersion(
@@ -59,13 +60,7 @@ def read_committed(directory: Path) -> CommittedLog:
                     f"the log begins after {log.boundary.index}, without a snapshot of that. {problems}"
                 )
         after = 0 if begins is None else begins.index
-        return CommittedLog(log.genesis, begins, list(_entries(path, log, after)))
+        entries = entries_from(path, log.index, after + 1, log.hard_state.commit, _PAGE_BYTES)
+        return CommittedLog(log.genesis, begins, list(entries))
     except (OSError, Corrupt) as error:
         raise storage_error(error, path) from error
-
-
-def _entries(path: Path, log: Log, after: int) -> Iterator[Entry]:
-    while after < log.hard_state.commit:
-        places = log.index.find(after + 1, log.hard_state.commit + 1, _PAGE_BYTES)
-        yield from read_entries(path, after + 1, places)
-        after += len(places)

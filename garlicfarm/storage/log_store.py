@@ -32,6 +32,7 @@ from garlicfarm.storage.damage import Corrupt, configuration_of, storage_error, 
 from garlicfarm.storage.directory import LOST_STORE
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
 from garlicfarm.storage.log_index import Positions
+from garlicfarm.storage.migration import KEPT, NEW, finish_migration, log_directory, migrated
 from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
@@ -64,7 +65,7 @@ def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[byte
     )
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        if (directory / LOG).exists():
+        if any((directory / name).exists() for name in (LOG, NEW, KEPT)):
             raise StorageError(f"{directory} holds a store already; a store is never overwritten")
         if unknown := unknown_files(directory, {PART}):
             raise unknown
@@ -79,8 +80,17 @@ def read_genesis(directory: Path) -> Genesis:
 
     Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageError`.
     """
+    with suppress(StorageError):
+        return _read_genesis(directory)
+    with suppress(StorageError):  # as a node's start may have renamed the log: once,
+        return _read_genesis(directory)
+    return _read_genesis(directory)  # or twice
+
+
+def _read_genesis(directory: Path) -> Genesis:
     path = directory / LOG
     try:
+        path = log_directory(directory)
         if path.exists():
             return genesis_of_log(path)
     except (OSError, Corrupt) as error:
@@ -103,14 +113,22 @@ class LogStore:
 
     Made by `open`. ``genesis`` is what the store was created with, ``restored`` the snapshot that the
     application starts from (None: from the log's beginning), ``problems`` has a sentence about each newer
-    snapshot that it cannot start from.
+    snapshot that it cannot start from. ``not_migrated`` says why the log stays in an older format than that
+    of its level; mostly it is "".
     """
 
     def __init__(
-        self, path: Path, log: Log, snapshots: _Snapshots, appender: Appender, is_jraft: bool
+        self,
+        path: Path,
+        log: Log,
+        snapshots: _Snapshots,
+        appender: Appender,
+        is_jraft: bool,
+        not_migrated: str,
     ) -> None:
         self.path = path
         self.is_jraft = is_jraft
+        self.not_migrated = not_migrated
         self.genesis, self.index = log.genesis, log.index
         self._hard_state, self._boundary, self._last = log.hard_state, log.boundary, log.index.last
         self.restored, self.problems = snapshots
@@ -132,14 +150,16 @@ class LogStore:
 
         Everything is verified; 100,000 entries of 200 bytes take some 0.2 s. Blocking. Then, and only then,
         the frame that a crash tore is cut off, and the last one synced again, so that what is read is durable
-        even if the last process died between write and sync. ``is_jraft``: its snapshots travel as JRaft's
-        do.
+        even if the last process died between write and sync. And a log with segments older than the format of
+        its level is rewritten (`garlicfarm.storage.migration`). ``is_jraft``: its snapshots travel as
+        JRaft's do.
 
         Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageError` (another farm's store, or
         the system refuses). The store's contents are as before after each of them.
         """
         path = directory / LOG
         try:
+            finish_migration(directory)
             if not path.exists():
                 refuse_unknown(directory)
                 raise StorageMissing(
@@ -153,6 +173,7 @@ class LogStore:
                     f"{path} is of {unknown}. Nothing was changed; use the program that wrote it"
                 )
             snapshots = _restorable(directory / SNAPSHOTS, path, log)
+            log, not_migrated = migrated(directory, log)
             appender = Appender(path, log)
             try:
                 appender.delete_segments(log.index.oldest_segment() or log.end.number)
@@ -163,7 +184,7 @@ class LogStore:
                 raise
         except (OSError, Corrupt) as error:
             raise storage_error(error, path) from error
-        return cls(path, log, snapshots, appender, is_jraft)
+        return cls(path, log, snapshots, appender, is_jraft, not_migrated)
 
     def close(self) -> None:
         """Close the files. `Writer.run` must have ended (it closes the log's), or never begun."""
@@ -171,9 +192,9 @@ class LogStore:
         self.appender.close()
 
     def size_bytes(self) -> int:
-        """What the log's files take on disk."""
-        size = 0
-        for file in patiently(lambda: list(self.path.iterdir())):
+        """What the log's files take on disk, with those of the log before its migration."""
+        size, kept = 0, self.path.with_name(KEPT)
+        for file in patiently(lambda: [*self.path.iterdir(), *kept.glob("*")]):
             with suppress(FileNotFoundError):  # the writer's thread deleted it, or gave it its name
                 size += file.stat().st_size
         return size

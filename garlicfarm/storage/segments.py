@@ -253,6 +253,17 @@ def read_entries(directory: Path, index: int, positions: Sequence[tuple[int, int
     return found
 
 
+def entries_from(
+    directory: Path, index: LogIndex, first: int, last: int, page_bytes: int = 1 << 20
+) -> Iterator[Entry]:
+    """All entries first ≤ index ≤ last; no more than ``page_bytes``, or one entry, are in memory at a time.
+    Raises as `read_entries`."""
+    while first <= last:
+        places = index.find(first, last + 1, page_bytes)
+        yield from read_entries(directory, first, places)
+        first += len(places)
+
+
 def _runs(positions: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
     """Split where another segment begins, or where so much lies between that it should not be read."""
     first = 0

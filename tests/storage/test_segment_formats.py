@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from garlicfarm._version import __version__
+from garlicfarm import __version__
 from garlicfarm.errors import StorageDamaged, StorageVersion
 from garlicfarm.levels import HIGHEST
 from garlicfarm.raft.types import HardState, Persist, SnapshotMeta
