@@ -8,6 +8,8 @@ RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
         /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3 \
         /farm/site /farm/site-1 /farm/site-2 /farm/site-3 /farm/tower /farm/store /farm/consumer
 
+# The commit, which `garlicfarm --version` and `status` say: the history is not copied.
+ARG GARLICFARM_REVISION
 COPY . /src
 RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
     if [ -s /run/secrets/ca-bundle ]; then export PIP_CERT=/run/secrets/ca-bundle; fi; \
@@ -20,6 +22,7 @@ CMD ["node", "start"]
 
 FROM node AS rank
 USER root
+ARG GARLICFARM_REVISION
 RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
     if [ -s /run/secrets/ca-bundle ]; then export PIP_CERT=/run/secrets/ca-bundle; fi; \
     pip install --no-cache-dir --root-user-action=ignore '/src[spark,java]'

@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import click
 
-from garlicfarm._version import __version__
+from garlicfarm import __version__, revision
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
-from garlicfarm.cli.say import say
+from garlicfarm.cli.say import put, say
 
 COMMANDS = {
     "Start": {
@@ -46,12 +46,26 @@ COMMANDS = {
 }
 
 
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        commit = revision()
+        put(f"garlicfarm {__version__}" + (f" ({commit})" if commit else ""))
+        context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     sections=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="garlicfarm")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and the commit that it was made from, and exit.",
+)
 def cli() -> None:
     """A cluster node for the Garlic Farm protocol: members agree by Raft on a Meta LeaseSet's publisher.
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from garlicfarm import revision
+
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tools" / "lab-engine.sh"
 PROBE = Path(__file__).with_name("probe.yaml")
@@ -321,6 +323,7 @@ def main(tour: Callable[[], None], *services: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if "CA_BUNDLE" not in os.environ and Path(AUTHORITIES).is_file():
         os.environ["CA_BUNDLE"] = AUTHORITIES
+    os.environ.setdefault("GARLICFARM_REVISION", revision())
     try:
         with engine():
             probe()

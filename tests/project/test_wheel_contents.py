@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
 from configparser import ConfigParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from garlicfarm import __version__
+from garlicfarm import __version__, revision
 from tests.project.pages import ROOT
+
+REVISION = "garlicfarm/_revision.txt"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
     """Built as pip would build it, but without an isolated environment, which would be downloaded."""
-    target = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = target.glob("*.whl")
-    with zipfile.ZipFile(path) as opened:
+    with zipfile.ZipFile(build(ROOT, tmp_path_factory.mktemp("dist"), "wheel")) as opened:
         yield opened
+
+
+def build(source: Path, target: Path, kind: str, revision: str = "") -> Path:
+    """What is built of ``source``: a wheel, or an sdist."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(target)]
+    environ = {**os.environ, "GARLICFARM_REVISION": revision}
+    done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = target.iterdir()
+    return path
 
 
 def metadata(wheel: zipfile.ZipFile, name: str) -> str:
@@ -79,6 +89,38 @@ def test_wheel_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert f"\nRequires-Python: {project['requires-python']}\n" in text
     required = set(re.findall(r"^Requires-Dist: ([a-z0-9-]+)(?:\[[a-z]+\])?[^;\n]*$", text, re.MULTILINE))
     assert required == {re.match(r"[a-z0-9-]+", each)[0] for each in project["dependencies"]}
+
+
+def test_wheel_says_which_commit_it_was_made_from(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    made_from = wheel.read(REVISION).decode().strip() if REVISION in wheel.namelist() else ""
+    assert made_from == revision()
+    assert not (ROOT / REVISION).exists()
+    wheel.extractall(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "garlicfarm", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    assert done.stdout == f"garlicfarm {__version__}" + (f" ({made_from})" if made_from else "") + "\n"
+
+
+def test_wheel_of_a_source_distribution_keeps_the_commit_that_its_packager_named(tmp_path: Path) -> None:
+    for name in ("sdist", "unpacked", "wheel"):
+        (tmp_path / name).mkdir()
+    sdist = build(ROOT, tmp_path / "sdist", "sdist", "packaged-1")
+    shutil.unpack_archive(sdist, tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    with zipfile.ZipFile(build(unpacked, tmp_path / "wheel", "wheel")) as wheel:
+        assert wheel.namelist().count(REVISION) == 1
+        assert wheel.read(REVISION) == b"packaged-1\n"
+
+
+def test_wheel_is_not_built_with_a_commit_that_no_handshake_can_carry(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="GARLICFARM_REVISION is 'a, b'"):
+        build(ROOT, tmp_path, "wheel", "a, b")
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/howto/three-machines.md"])
