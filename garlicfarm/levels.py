@@ -28,6 +28,7 @@ BRINGS = {
 
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
 _WORD = r"([!-+\--~]{0,64})"  # printable, without spaces and commas
+_NO_WORD = re.compile(r"[^!-+\--~]")
 _HEADER = re.compile(
     rf"version={_WORD}, revision={_WORD}, application={_WORD}, levels={_NUMBER}-{_NUMBER}, level={_NUMBER}"
 )
@@ -50,8 +51,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     def header(self) -> str:
         """The value of the header ``Garlic-Farm-Program``."""
+        version, revision, application = map(_word, (self.version, self.revision, self.application))
         return (
-            f"version={self.version}, revision={self.revision}, application={self.application}, "
+            f"version={version}, revision={revision}, application={application}, "
             f"levels={self.lowest}-{self.highest}, level={self.level}"
         )
 
@@ -67,6 +69,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """The levels that it can, for people."""
         one = self.lowest == self.highest
         return f"level {self.highest}" if one else f"levels {self.lowest} to {self.highest}"
+
+
+def _word(text: str) -> str:
+    """``text`` as a header takes it, whatever a packager or an application's author has called theirs."""
+    return _NO_WORD.sub("_", text)[:64]
 
 
 SAYS_NOTHING = Program()
@@ -128,7 +135,7 @@ def beyond(level: int) -> str:
 def cannot_follow(member: int, program: Program, level: int, application: str) -> str:
     """Why ``member``, which runs ``program``, cannot be a member of a farm at ``level`` with
     ``application``, and what to do; "" if it can."""
-    if program.application not in ("", application):
+    if program.application not in ("", _word(application)):
         return (
             f"member {member} runs the application {program.application}, and the farm's is {application}: "
             "correct its configuration"

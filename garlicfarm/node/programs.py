@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from garlicfarm._version import revision
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.levels import BRINGS, HIGHEST, THIS, Program, beyond, cannot_follow
 from garlicfarm.node.core_inbox import CoreInbox
@@ -30,7 +31,9 @@ class Programs:
 
     def own(self) -> Program:
         """What this node says of itself."""
-        return msgspec.structs.replace(THIS, application=self._application, level=self.level)
+        return msgspec.structs.replace(
+            THIS, revision=revision(), application=self._application, level=self.level
+        )
 
     def of(self, member: int) -> Program | None:
         """The program of a member; None: it was not connected since this node started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from garlicfarm.http.upgrade import (
     Responder,
     farm_target,
 )
+from garlicfarm.levels import SAYS_NOTHING, THIS, Program
 
 FARM_ID = bytes(range(16))
 NOW_S = 1000.0
@@ -323,7 +325,7 @@ def test_initiator_refuses_a_101_of_another_farm() -> None:
 
 
 def test_farm_id_and_extensions_never_travel_in_request_1() -> None:
-    initiator = make_initiator(farm_id=FARM_ID, extensions={"pre-vote": "1"})
+    initiator = make_initiator(farm_id=FARM_ID, extensions={"pre-vote": "1"}, program=THIS)
     assert b"Garlic" not in initiator.request("cafe").replace(b"/GarlicFarm/", b"")
 
 
@@ -349,6 +351,31 @@ def test_extension_is_in_force_if_both_named_it(
     assert isinstance(verdicts[-1], Accepted)
     assert verdicts[-1].extensions == outcome.extensions == agreed
     assert (b"Garlic-Farm-Extensions" in verdicts[-1].reply) is bool(agreed)
+
+
+@pytest.mark.parametrize("ours", [None, THIS])
+@pytest.mark.parametrize("theirs", [None, THIS])
+def test_each_side_learns_what_the_other_says_of_its_program(
+    ours: Program | None, theirs: Program | None
+) -> None:
+    credentials = make_credentials()
+    farm = replace(credentials["secretname"], program=lambda: theirs)
+    verdicts, outcome = play(make_initiator(program=ours), {farm.name: farm})
+    assert isinstance(verdicts[-1], Accepted)
+    assert verdicts[-1].program == (ours or SAYS_NOTHING)
+    assert outcome.program == (theirs or SAYS_NOTHING)
+
+
+def test_program_that_makes_no_sense_costs_its_own_connection() -> None:
+    credentials = make_credentials()
+    data = make_initiator(cached(credentials), program=THIS).request("cafe")
+    wrong = data.replace(b"levels=0-", b"levels=9-0")
+    assert wrong != data
+    assert rejected(credentials, wrong).reason == "bad-request"
+    farm = replace(credentials["secretname"], program=lambda: THIS)
+    initiator, verdict = second_request({farm.name: farm})
+    with pytest.raises(RemoteProtocolError, match="Garlic-Farm-Program contradicts itself"):
+        initiator.receive(verdict.reply.replace(b"levels=0-", b"levels=9-0"))
 
 
 def test_leader_hint_travels_only_if_in_force() -> None:

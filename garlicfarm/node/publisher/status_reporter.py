@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 import msgspec
 import trio
 
-from garlicfarm._version import __version__
+from garlicfarm._version import __version__, revision
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, RouterError
 from garlicfarm.i2p.destination import destination_hash
@@ -41,8 +41,6 @@ from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 
 RETRY_PAUSE_S = 0.5
-_PROGRAM = {"version": THIS.version, "revision": THIS.revision, "levels": [THIS.lowest, THIS.highest]}
-"""The key ``config.program`` of each status; the common algorithm does not look at it."""
 
 
 class PublishingReport(ServedLeaves, Protocol):
@@ -264,7 +262,7 @@ class StatusReporter:
             date=begun.date_ms,
             id=context.node_id,
             sequence=self._sequence,
-            config={"node": node, "program": _PROGRAM},
+            config={"node": node, "program": _program()},
             meta=self._meta(),
             router=self._router,
             destinations=tuple(self._leaves.newest()),
@@ -319,3 +317,9 @@ class StatusReporter:
         self._context.metrics.count_router_request(
             str(self._context.section.router.get("plugin", "")), outcome
         )
+
+
+def _program() -> dict[str, object]:
+    """The key ``config.program``, which the common algorithm does not look at."""
+    levels = [THIS.lowest, THIS.highest]
+    return {"version": THIS.version, "revision": revision(), "levels": levels}
