@@ -272,10 +272,8 @@ class _Api:
     async def administer(self, request: Request, user: str) -> Response:
         wanted = await read_json(request, _Policy, '{"action": …, "args": {…}}')
         farm = self.farm(request)
-        if wanted.action == "remove":  # its entry alone removes no member
-            raise Problem(
-                400, "bad-body", "this is not a policy", f"DELETE /v1/farms/{farm.farm}/members/ID."
-            )
+        if does := _DOES.get(wanted.action):  # the entry alone does nothing
+            raise Problem(400, "bad-body", "this is not a policy", does.format(farm=farm.farm))
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
     async def policy(self, request: Request, user: str) -> Response:
@@ -402,6 +400,10 @@ class _Api:
             nursery.start_soon(end, self._shutdown.wait)
             nursery.start_soon(end, lambda: wait_for_disconnect(request))
         return committed
+
+
+_DOES = {"remove": "DELETE /v1/farms/{farm}/members/ID.", "level": "POST /v1/farms/{farm}/level."}
+"""Actions whose entries only record what was done, and the request that does it."""
 
 
 class _Policy(msgspec.Struct):

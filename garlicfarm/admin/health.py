@@ -68,6 +68,42 @@ def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def level_word(status: Mapping[str, Any]) -> str:
+    """The level of a farm that could be raised, and how, or that something hinders it; "" where the program
+    of the node that answered can no higher one."""
+    level = status.get("level")
+    if not level or level["in_force"] >= level["highest"]:
+        return ""
+    now, highest = f"level {level['in_force']}", level["highest"]
+    if level["hindered_by"]:
+        return f"{now}; `garlicfarm farm level show` says what hinders level {highest}"
+    gain = brings(level, highest)
+    return f"{now}; level {highest} can be raised: `garlicfarm farm level raise` (it brings: {gain})"
+
+
+def brings(level: Mapping[str, Any], to: int) -> str:
+    """What the levels above the one in force bring, up to ``to``, from the status's ``level``."""
+    return "; ".join(
+        level["brings"][str(each)]
+        for each in range(level["in_force"] + 1, to + 1)
+        if str(each) in level["brings"]
+    )
+
+
+def program_word(row: Mapping[str, Any]) -> str | None:
+    """Which program a member runs, from its row in the status: its version, and the commit if it is known."""
+    version: str | None = row["version"]
+    revision = row.get("revision")
+    return f"{version} ({revision})" if version and revision else version
+
+
+def since(row: Mapping[str, Any]) -> str:
+    """Since when a member is in trouble, from its row in the status, as the end of a sentence; "" where that
+    is not known."""
+    since_ms = row.get("trouble_since_ms")
+    return f" since {utc(since_ms)} UTC" if row.get("trouble") and since_ms else ""
+
+
 def ranking_word(row: Mapping[str, Any]) -> str:
     """How the newest compared ranking of a query relates to the node's own, from the query's row."""
     compared = row["comparison"]

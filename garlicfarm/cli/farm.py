@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     targets={
         "exclude": "garlicfarm.cli.farm_policy:exclude",
         "include": "garlicfarm.cli.farm_policy:include",
+        "level": "garlicfarm.cli.farm_level:level",
         "override": "garlicfarm.cli.farm_policy:override",
         "set": "garlicfarm.cli.farm_policy:set_",
         "show": "garlicfarm.cli.farm_show:show",

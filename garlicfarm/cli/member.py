@@ -126,7 +126,7 @@ def _change(
                 "or use --force and risk that nothing can be committed any more"
             )
         try:
-            return figures, await _persistently(request, client, farm)
+            return figures, await persistently(request, client, farm)
         except ProposalDropped:
             say(f"{_sentence(before)}; after the change {_sentence(after)}")
             raise
@@ -145,9 +145,9 @@ def _change(
     print_object(options.output, "garlicfarm.member-change/1", body, rows=figures)
 
 
-async def _persistently(request: _Request, client: AdminClient, farm: str) -> tuple[int, int]:
-    """Make the request again while the reason for its refusal passes by itself, as a hand-over does. Nodes
-    wait for that too, so a removal that was noted in the log is not noted again."""
+async def persistently(request: _Request, client: AdminClient, farm: str) -> tuple[int, int]:
+    """Make a change of the farm, and again while the reason for its refusal passes by itself, as a hand-over
+    does. Nodes wait for that too, so a removal that was noted in the log is not noted again."""
     import trio
 
     from garlicfarm.errors import ProposalDropped

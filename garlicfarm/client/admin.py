@@ -215,6 +215,12 @@ class AdminClient:
         params = {"force": "true"} if force else None
         return _place(await self._ask("DELETE", _path(farm, f"members/{member}"), params=params))
 
+    async def raise_level(self, farm: str, level: int) -> tuple[int, int]:
+        """Raise the level of the farm, for ever: programs that cannot that level are no members any more.
+        Returns and raises as `add_member`."""
+        wanted = msgspec.json.encode({"level": level})
+        return _place(await self._ask("POST", _path(farm, "level"), content=wanted))
+
     async def step_down(self, farm: str, to: int = 0) -> int:
         """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
 

@@ -19,6 +19,7 @@ class Programs:
 
     def __init__(self, application: str, core: CoreInbox, peers: Peers, hindrances: Hindrances) -> None:
         self._application = application
+        self._this = msgspec.structs.replace(THIS, revision=revision(), application=application)
         self._core = core
         self._peers = peers
         self._hindrances = hindrances
@@ -31,9 +32,7 @@ class Programs:
 
     def own(self) -> Program:
         """What this node says of itself."""
-        return msgspec.structs.replace(
-            THIS, revision=revision(), application=self._application, level=self.level
-        )
+        return msgspec.structs.replace(self._this, level=self.level)
 
     def of(self, member: int) -> Program | None:
         """The program of a member; None: it was not connected since this node started."""

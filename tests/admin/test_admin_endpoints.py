@@ -287,8 +287,9 @@ async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(nod
     problem(await http.post("/v1/farms/farm/policy", json={"action": "interval"}), 403, "forbidden")
     http.auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
     problem(await http.post("/v1/farms/farm/policy", json={"args": {}}), 400, "bad-body")
-    removal = {"action": "remove", "args": {"member": 2}}  # nobody would be removed by it
-    problem(await http.post("/v1/farms/farm/policy", json=removal), 400, "bad-body")
+    for action, args in (("remove", {"member": 2}), ("level", {"to": 1})):  # it would do nothing
+        order = {"action": action, "args": args}
+        problem(await http.post("/v1/farms/farm/policy", json=order), 400, "bad-body")
     problem(await http.post("/v1/farms/farm/policy", content=b"\xff"), 400, "bad-body")
     deep = b'{"action":"a","args":' + b'{"a":' * 10_000
     problem(await http.post("/v1/farms/farm/policy", content=deep), 400, "bad-body")

@@ -11,7 +11,7 @@ import pytest
 import trio
 from prometheus_client import Gauge
 
-from garlicfarm._version import __version__
+from garlicfarm import __version__
 from garlicfarm.application import (
     AdminEndpoint,
     AdminRequest,
