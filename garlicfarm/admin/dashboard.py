@@ -31,9 +31,12 @@ from garlicfarm.admin.health import (
     events,
     feed_problems,
     feed_word,
+    level_word,
+    program_word,
     publishing,
     quorum_loss,
     ranking_word,
+    since,
 )
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.readers import Readers
@@ -95,7 +98,9 @@ _PAGES.tests["expiring"] = _is_expiring
 _FILTERS: dict[str, Callable[..., str]] = {
     "days_left": _days_left,
     "feed_word": feed_word,
+    "program_word": lambda row: program_word(row) or "–",
     "ranking_word": ranking_word,
+    "since": since,
     "figure": lambda value: "–" if value is None else f"{value:,}",
     "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
@@ -147,6 +152,7 @@ class Dashboard:
             lost=[row["id"] for row in status["members"] if row["role"] == "unreachable"],
             publishing=publishing(status),
             quorum_loss=quorum_loss(status),
+            level=level_word(status),
             events=events(status),
             feed_problems=feed_problems(status),
             queries=farm.rankings.queries(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.admin.health import feed_problems, judge
+from garlicfarm.admin.health import feed_problems, judge, level_word, since
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_access import ask
@@ -31,14 +31,14 @@ def health(options: Options, local: bool) -> Exit:
     Degraded: the farm can lose fewer members than its size allows, or the queried node's disk does not
     answer, or no member publishes although one could, or a member's clock is wrong by more than a minute. A
     member that cannot keep up counts as lost; the leader says why. A failed or blocked feed of the
-    queried node is named, and does not change the code. With --local: 5 if a farm of this
-    node knows no leader, 6 if its disk does not answer, else 0.
+    queried node is named, and so is a level that the farm could be raised to; neither changes the code. With
+    --local: 5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
         body = await client.status(farm)
-        leader, spare, word = body["leader"], body["fault_tolerance"], judge(body)
-        found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
+        leader, spare, verdict = body["leader"], body["fault_tolerance"], judge(body)
+        found = {"farm": farm, "health": verdict, "leader": leader, "fault_tolerance": spare}
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
         found["key_problems"] = problems = key_problems(body)
         found["problems"] = told = list(body.get("problems") or ())
@@ -46,13 +46,17 @@ def health(options: Options, local: bool) -> Exit:
         keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
         found["feed_problems"] = blocked = feed_problems(body)
         feeds = "".join(f"; feed {name} {problem}" for name, problem in blocked.items())
-        found["troubles"] = troubles = {
-            row["id"]: row["trouble"] for row in body["members"] if row.get("trouble")
-        }
-        stuck = "".join(f"; member {member} does not keep up: {why}" for member, why in troubles.items())
-        head = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}"
-        text = f"{head}{_disk(hangs_s)}{farms}{stuck}{keys}{feeds}"
-        return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
+        stuck = [row for row in body["members"] if row.get("trouble")]
+        found["troubles"] = {row["id"]: row["trouble"] for row in stuck}
+        found["troubles_since_ms"] = {row["id"]: row.get("trouble_since_ms") for row in stuck}
+        troubles = "".join(
+            f"; member {row['id']} does not keep up{since(row)}: {row['trouble']}" for row in stuck
+        )
+        found["level"] = body.get("level")
+        level = f"; {word}" if (word := level_word(body)) else ""
+        head = f"farm {farm}: {verdict}, leader {leader or 'none'}, {spare_text(body)}"
+        text = f"{head}{_disk(hangs_s)}{farms}{troubles}{keys}{feeds}{level}"
+        return _print(options, "garlicfarm.health/1", found, text, _CODES[verdict])
 
     async def of_node(client: AdminClient, _: str) -> Exit:
         rows = {str(row["name"]): row for row in await client.farms()}

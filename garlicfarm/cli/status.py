@@ -13,7 +13,7 @@ from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.say import put
-from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
+from garlicfarm.cli.status_table import headline, more_lines, status_rows, status_view
 from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
         put(printable(headline(body)))
         print_rows("table", "", status_rows(body))
-        for line in [*publisher_lines(body), *feed_lines(body)]:
+        for line in more_lines(body):
             put(printable(line))
         return
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from garlicfarm.admin.health import events, publishing, quorum_loss, utc
+from garlicfarm.admin.health import events, level_word, program_word, publishing, quorum_loss, since, utc
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -57,12 +57,16 @@ def status_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
             "last contact": _seconds(member["last_contact_s"]) if _hears(body, member) else None,
             "rtt": _seconds(member["rtt_s"]),
             "transport": member["transport"],
-            "version": member["version"],
+            "version": program_word(member),
             "age": _seconds(member["age_s"]),
-            "error": member["error"] and member["error"].removeprefix(f"{endpoint}: "),
+            "error": member["error"] and member["error"].removeprefix(f"{endpoint}: ") + _since(member),
         }
         for member in body["members"]
     ]
+
+
+def _since(member: dict[str, Any]) -> str:
+    return f" ({text.strip()})" if (text := since(member)) else ""
 
 
 def _hears(body: dict[str, Any], member: dict[str, Any]) -> bool:
@@ -106,7 +110,7 @@ def status_view(body: dict[str, Any], width: int) -> Group:
         for _, row in rows
         if row["error"] and width < ERROR_COLUMN_WIDTH
     ]
-    more = [Text(printable(line)) for line in [*publisher_lines(body), *feed_lines(body)]]
+    more = [Text(printable(line)) for line in more_lines(body)]
     table = make_table(headline(body), columns, rows, width, yielding=("error", "endpoint", "role"))
     return Group(table, *errors, *more)
 
@@ -144,6 +148,13 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
     if not found:
         lines.append(has_no_publisher(body["node"]))
     return lines
+
+
+def more_lines(body: dict[str, Any]) -> list[str]:
+    """What finds no place in the table, a line for each: the publishers and feeds of the node that answered,
+    what is wrong with the farm, and a level that it could be raised to."""
+    level = level_word(body)
+    return [*publisher_lines(body), *feed_lines(body), *([level] if level else [])]
 
 
 def feed_lines(body: dict[str, Any]) -> list[str]:

@@ -66,6 +66,20 @@ async def submit(
     return await client.post("/", data=form, headers=given)
 
 
+async def test_page_shows_a_level_that_can_be_raised_programs_and_troubles(node: FakeNode, url: str) -> None:
+    async with node.http(url, "rita") as client:
+        assert "Level" not in Texts((await client.get("/")).text).text
+        node.farm.level = {"in_force": 0, "highest": 1, "brings": {"1": EVIL}, "hindered_by": []}
+        body = node.farm.status()
+        body["members"][1] |= {"version": "0.3.0", "revision": "0123456789ab"}
+        body["members"][2] |= {"error": "stuck", "trouble": "stuck", "trouble_since_ms": 50_524_000}
+        node.farm.status = lambda: body  # type: ignore[method-assign]
+        page = Texts((await client.get("/")).text)
+    assert f"0; level 1 can be raised: `garlicfarm farm level raise` (it brings: {EVIL})" in page.text
+    assert "0.3.0 (0123456789ab)" in page.text
+    assert "stuck since 14:02:04 UTC" in page.text
+
+
 async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode, url: str) -> None:
     why = ["eligible: its mode is auto", "publisher since index 1: the role was vacant"]
     node.farm.ranked = [ranked_row(1, publisher=True, why=why)]

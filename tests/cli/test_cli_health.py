@@ -13,6 +13,7 @@ from garlicfarm.cli import run
 from garlicfarm.setup.provision import MemberPlan, create_node
 from tests.cli.served import Cli, Served, serving
 
+RAISABLE = {"in_force": 0, "highest": 1, "brings": {"1": "more"}, "hindered_by": []}
 Capture = pytest.CaptureFixture[str]
 
 
@@ -67,6 +68,18 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             "; no member publishes: no member is eligible; `garlicfarm farm show` says why"
             "; the clock of member 3 is 60 min behind the farm's: correct it",
         ),
+        (
+            {"fault_tolerance": 1, "level": RAISABLE},
+            0,
+            "farm farm: healthy, leader 1, can lose 1 more"
+            "; level 0; level 1 can be raised: `garlicfarm farm level raise` (it brings: more)",
+        ),
+        (
+            {"members": [{}, {}, {"id": 3, "trouble": "it is stuck", "trouble_since_ms": 50_524_000}]},
+            6,
+            "farm farm: degraded, leader 1, can lose 0 more"
+            "; member 3 does not keep up since 14:02:04 UTC: it is stuck",
+        ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
@@ -84,7 +97,7 @@ def test_health_as_json_names_its_schema(served: Served, cli: Cli) -> None:
         "key_problems": {},
         "feed_problems": {},
     }
-    whole |= {"problems": [], "troubles": {}}
+    whole |= {"problems": [], "troubles": {}, "troubles_since_ms": {}, "level": served.node.farm.level}
     expected = {"farm": "farm", "health": "degraded", **whole}
     assert json.loads(cli("health", "--farm", "farm", "-o", "json", exits=6).out) == {
         "schema": "garlicfarm.health/1",

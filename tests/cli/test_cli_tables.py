@@ -13,6 +13,7 @@ from garlicfarm.cli.status_table import (
     event_lines,
     feed_lines,
     headline,
+    more_lines,
     publisher_lines,
     status_rows,
     status_view,
@@ -215,6 +216,28 @@ def test_table_does_not_let_another_member_command_the_terminal() -> None:
         shown = "\n".join(drawn(status_view(body, width), width))
         assert "\x1b" not in shown
         assert "\\u001b[2J" in shown
+
+
+def test_status_names_the_level_that_could_be_raised_and_what_it_brings() -> None:
+    level = {"in_force": 0, "highest": 2, "brings": {"1": "one", "2": "two"}, "hindered_by": []}
+    can = "level 0; level 2 can be raised: `garlicfarm farm level raise` (it brings: one; two)"
+    assert more_lines(status(level=level)) == [can]
+    assert can in words(drawn(status_view(status(level=level), 150), 150))
+    hindered = status(level={**level, "hindered_by": ["member 3 is not connected"]})
+    assert more_lines(hindered) == ["level 0; `garlicfarm farm level show` says what hinders level 2"]
+    assert more_lines(status(level={**level, "in_force": 2, "brings": {}})) == []
+    assert more_lines(status()) == []  # of an older node
+
+
+def test_status_shows_the_commit_of_a_program_and_since_when_a_member_is_in_trouble() -> None:
+    body = status()
+    body["members"][0] |= {"revision": "0123456789ab"}
+    body["members"][2] |= {"error": "it is stuck", "trouble": "it is stuck", "trouble_since_ms": 50_524_000}
+    rows = status_rows(body)
+    assert [row["version"] for row in rows] == ["0.2.0 (0123456789ab)", "0.2.0", "0.2.0"]
+    assert [row["error"] for row in rows][2] == "it is stuck (since 14:02:04 UTC)"
+    body["members"][2] |= {"trouble_since_ms": None}
+    assert status_rows(body)[2]["error"] == "it is stuck"
 
 
 def test_status_says_what_the_node_publishes_and_why_not() -> None:
