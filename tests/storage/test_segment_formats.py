@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from garlicfarm import __version__
 from garlicfarm.errors import StorageDamaged, StorageVersion
 from garlicfarm.levels import HIGHEST
 from garlicfarm.raft.types import HardState, Persist, SnapshotMeta
 from garlicfarm.storage import LogStore, create_store, read_committed, read_genesis
-from garlicfarm.storage.appender import Appender
+from garlicfarm.storage.appender import Appender, make_log
+from garlicfarm.storage.formats import format_of
+from garlicfarm.storage.migration import migrated
 from garlicfarm.storage.segments import read_log, segment_name
-from garlicfarm.wire import Configuration, ValueType, encode_configuration
+from garlicfarm.wire import Configuration, ValueType, decode_configuration, encode_configuration
+from tests.storage import test_segments
 from tests.storage.conftest import GENESIS, entry
 from tests.storage.segment_headers import levels, read_header, replace_header
 
@@ -203,3 +210,51 @@ def test_configuration_of_a_higher_level_than_its_segment_is_damage(
     replace_header(log, 1, 4, boundary_configuration=encode_configuration(configuration(0, 1)))
     with pytest.raises(StorageDamaged, match=said):
         LogStore.open(directory, farm="farm")
+
+
+# Any history
+
+LEVELS = 3  # of a program to come
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_log_and_its_levels_are_what_a_model_says_whatever_is_written_and_when_it_is_opened(
+    seed: int,
+) -> None:
+    rnd, level, highest, state = Random(seed), 0, 0, test_segments.EMPTY
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("garlicfarm.storage.appender.SEGMENT_BYTES", 600)
+        patch.setattr("garlicfarm.storage.segments.HIGHEST", LEVELS)
+        directory = Path(name)
+        make_log(directory, GENESIS, HardState(), test_segments.NOTHING, ())
+        for _ in range(rnd.randint(1, 6)):
+            log, problem = migrated(directory, read_log(directory / "log"))
+            assert (problem, log.level) == ("", highest)
+            needed = log.index.oldest_segment() or log.end.number
+            assert {log.formats[number] for number in log.formats if number >= needed} == {format_of(highest)}
+            with closing(Appender(directory / "log", log)) as appender:
+                for _ in range(rnd.randint(0, 8)):
+                    if rnd.random() < 0.1:
+                        level = min(level + 1, LEVELS)
+                    steps, boundary = test_segments.drawn(rnd, state, level)
+                    test_segments.write(appender, log.index, steps, boundary)
+                    state = state.after(steps, boundary)
+                    highest = max(highest, *(levels_of(steps, boundary)))
+                    assert appender.level == highest
+                appender.sync_all()
+            assert test_segments.found(directory / "log") == state
+            found = levels(directory / "log")
+            assert found == sorted(found)
+            assert found[-1] == (format_of(highest), highest)
+            assert all(version == format_of(int(str(each))) for version, each in found)
+
+
+def levels_of(steps: list[Persist], boundary: SnapshotMeta | None) -> list[int]:
+    entries = [each for step in steps for each in step.entries if each.value_type is ValueType.CONFIGURATION]
+    metas = [meta for meta in (boundary, *(step.snapshot for step in steps)) if meta is not None]
+    return [
+        *(decode_configuration(each.value).level for each in entries),
+        *(meta.configuration.level for meta in metas),
+        0,
+    ]

@@ -77,8 +77,9 @@ def found(directory: Path) -> State:
     return State(log.hard_state, log.boundary, tuple(entries))
 
 
-def drawn(rnd: Random, state: State) -> Batch:
-    """A batch that a core could write, and where the log is to begin then."""
+def drawn(rnd: Random, state: State, level: int = 0) -> Batch:
+    """A batch that a core could write, with Configurations of ``level``, and where the log is to begin
+    then."""
     steps: list[Persist] = []
     boundary = None
     for _ in range(rnd.choice((0, 1, 1, 1, 2))):
@@ -86,12 +87,12 @@ def drawn(rnd: Random, state: State) -> Batch:
         last, commit = state.last, state.hard_state.commit
         if rnd.random() < 0.1:
             index = rnd.randint(commit + 1, last + 5)
-            snapshot = SnapshotMeta(index, rnd.randint(1, 9), Configuration(index, 0))
+            snapshot = SnapshotMeta(index, rnd.randint(1, 9), Configuration(index, 0, (), level))
             commit, last = index, max(last, index)
         if rnd.random() < 0.3:
             first = rnd.randint(commit + 1, last + 1)
             last = first - 1
-        entries = tuple(drawn_entry(rnd, last + 1 + at) for at in range(rnd.choice((0, 1, 1, 3))))
+        entries = tuple(drawn_entry(rnd, last + 1 + at, level) for at in range(rnd.choice((0, 1, 1, 3))))
         hard_state = None
         if snapshot is not None or rnd.random() < 0.6:
             hard_state = HardState(
@@ -101,13 +102,13 @@ def drawn(rnd: Random, state: State) -> Batch:
         state = state.after(steps[-1:], None)
     if not steps or rnd.random() < 0.2:
         index = rnd.randint(0, min(state.hard_state.commit, state.last))
-        boundary = SnapshotMeta(index, 1, Configuration(index, 0))
+        boundary = SnapshotMeta(index, 1, Configuration(index, 0, (), level))
     return steps, boundary
 
 
-def drawn_entry(rnd: Random, index: int) -> Entry:
+def drawn_entry(rnd: Random, index: int, level: int) -> Entry:
     if rnd.random() < 0.2:
-        value = encode_configuration(Configuration(index, 0))
+        value = encode_configuration(Configuration(index, 0, (), level))
         return Entry(index, rnd.randint(1, 9), ValueType.CONFIGURATION, value)
     value = rnd.randbytes(rnd.choice((0, 1, 30, 200)))
     return Entry(index, rnd.randint(1, 9), ValueType.APPLICATION, value)
