@@ -91,9 +91,10 @@ def scripted_log() -> list[Entry]:
     def add(value: bytes, kind: ValueType = ValueType.APPLICATION, term: int = 1) -> None:
         log.append(Entry(len(log) + 1, term, kind, value))
 
-    def configure(*members: int, term: int = 1) -> None:
+    def configure(*members: int, term: int = 1, level: int = 0) -> None:
         made = configuration(*members, index=len(log) + 1)
-        add(encode_configuration(made), ValueType.CONFIGURATION, term)
+        raised = msgspec.structs.replace(made, level=level)
+        add(encode_configuration(raised), ValueType.CONFIGURATION, term)
 
     configure(1, 2, 3)
     for line in FILE.read_text().splitlines():
@@ -111,7 +112,7 @@ def scripted_log() -> list[Entry]:
             args: dict[str, object] = {"member": 4, "mode": "on"}
             add(encode_admin("farm", date, 1, None, "override", "alice", args))
     configure(1, 2, 4, term=3)  # 3 is removed
-    configure(1, 2, 4, term=4)  # a new leader repeats it
+    configure(1, 2, 4, term=4, level=1)  # a new leader repeats it, and raises the level
     for _ in range(4):
         for member, headroom in ((1, 85), (2, 60), (3, 99)):  # 4 is dead, 3 is none any more
             date += 300

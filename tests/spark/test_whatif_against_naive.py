@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garlicfarm.wire import encode_configuration
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire.messages import Configuration, ValueType
 from garlicfarm_plugin_spark.grid import Setting
 from garlicfarm_plugin_spark.ranking import STATE, Fold, Row
 from garlicfarm_plugin_spark.whatif import Recording
@@ -114,13 +114,18 @@ class Log:
         return json.dumps(whole, separators=(",", ":")).encode(), None
 
     def rows(self) -> list[Row]:
+        """The level is raised on the way, which decides nothing of what `rank whatif` says."""
         kinds = int(ValueType.CONFIGURATION), int(ValueType.APPLICATION)
         return [
-            (index, 1, kinds[0], encode_configuration(configuration(*step, index=index)))
+            (index, 1, kinds[0], encode_configuration(self.configuration(index, step)))
             if isinstance(step, list)
             else (index, 1, kinds[1], step[0])
             for index, step in enumerate(self.steps, 1)
         ]
+
+    def configuration(self, index: int, members: list[int]) -> Configuration:
+        is_raised = 2 * index > len(self.steps)
+        return msgspec.structs.replace(configuration(*members, index=index), level=int(is_raised))
 
 
 def compare(log: Log, first_index: int = 1) -> Counter[str]:
