@@ -38,6 +38,7 @@ _HOMES = ("/home", "/root", "/run/user")
         "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",
         "leave": "garlicfarm.cli.member:leave",
         "start": "garlicfarm.cli.node_start:start",
+        "upgrade-check": "garlicfarm.cli.node_upgrade_check:upgrade_check",
     },
 )
 def node() -> None:
