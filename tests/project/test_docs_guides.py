@@ -13,11 +13,14 @@ import click
 import pytest
 import trio
 
+from garlicfarm import __version__
+from garlicfarm.admin.health import since
 from garlicfarm.cli import cli
 from garlicfarm.cli.farm_policy import set_
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS
 from garlicfarm.credentials.member_credentials import read_secret_file, write_secret_file
 from garlicfarm.lab.processes import process_farm
+from garlicfarm.levels import BRINGS, HIGHEST, LOWEST, SAYS_NOTHING, cannot_follow
 from garlicfarm.plugins import TRANSPORTS, list_plugins
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, first_orders
@@ -38,7 +41,8 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
     said, (refused,) = b"", blocks("docs/howto/administer.md", "sh publisher")
     async with process_farm(tmp_path / "farm", 3) as farm:
         ready = ["garlicfarm wait --for healthy --timeout 240"]
-        for block in [*ready, *blocks("docs/howto/administer.md", "sh"), refused]:
+        followed = [*blocks("docs/howto/administer.md", "sh"), *blocks("docs/howto/upgrade.md", "sh")]
+        for block in [*ready, *followed, refused]:
             with trio.fail_after(240):
                 done = await trio.run_process(
                     ["bash", "-euo", "pipefail", "-c", block],
@@ -57,6 +61,18 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
     assert 'endpoint = "ssl://c.example:27150"' in made
     assert rb"\"admin\":{\"action\":\"weights\"" in said
     assert b"farm farm: healthy, leader" in said
+
+
+def test_guide_to_upgrades_has_what_each_level_brings_and_what_a_stuck_member_is_told() -> None:
+    text = page("docs/howto/upgrade.md")
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| (.*?) ?\|$", text, re.MULTILINE)
+    assert [(int(number), brings) for number, brings in rows] == [(LOWEST, ""), *BRINGS.items()]
+    assert f"garlicfarm-{__version__}-py3-none-any.whl" in text
+    shown = " ".join(blocks("docs/howto/upgrade.md", "text")[-1].split())
+    told = cannot_follow(3, SAYS_NOTHING, HIGHEST, "publisher")
+    since_ms = 50_524_000
+    row = {"id": 3, "error": told, "trouble": told, "trouble_since_ms": since_ms}
+    assert shown == f"member 3: {told} ({since(row).strip()})"
 
 
 def test_table_of_parameters_has_those_of_the_command() -> None:
