@@ -6,6 +6,7 @@ comes out. Nodes of 0.2.0 are asked too, so what they do not say may be missing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from garlicfarm._version import __version__
 from garlicfarm.admin.health import level_word
 from garlicfarm.levels import LOWEST, beyond
+from garlicfarm.storage.formats import FORMATS, format_of
 
 MAX_LAG = 1000
 """The most entries that another member may be behind the leader while one is stopped."""
@@ -69,7 +71,7 @@ def decide(reports: Sequence[FarmReport], version: str) -> Decision:
     ]
     if next_ is not None:
         holds += [hold for report in reports for hold in _holds(report, next_, version)]
-    notes = [note for report in reports for note in _notes(report, version, is_done=not todo)]
+    notes = [note for report in reports for note in _notes(report, is_done=not todo)]
     rows = [
         {
             "farm": report.name,
@@ -110,9 +112,14 @@ def _holds(report: FarmReport, member: int, version: str) -> Iterator[str]:
     row = report.row(member)
     if row is None:
         return
-    level = status.get("level")
-    if version == __version__ and level and (unable := beyond(level["in_force"])):
+    level = status["level"]["in_force"] if status.get("level") else LOWEST
+    if version == __version__ and (unable := beyond(level)):
         yield f"farm {name}: {unable}"
+    if least := _too_old(version, level):
+        yield (
+            f"farm {name} is at level {level}, from which there is no way back: garlicfarm {version} would "
+            f"refuse the store; it takes {least} or newer"
+        )
     if not status["quorum"] or not status["leader"]:
         yield f"farm {name} has no quorum, as far as node {status['node']} knows: wait until it has"
         return
@@ -154,16 +161,21 @@ def _holds(report: FarmReport, member: int, version: str) -> Iterator[str]:
             yield f"member {other['id']} of farm {name} is {other['lag']:,} entries behind: wait for it"
 
 
-def _notes(report: FarmReport, version: str, *, is_done: bool) -> Iterator[str]:
+def _too_old(version: str, level: int) -> str:
+    """The least version that reads the stores of a farm at ``level``, if ``version`` is below it; else ""."""
+    least = FORMATS[format_of(level)].since
+    found = re.match(r"\d+\.\d+", version)
+    return least if found and _numbers(found[0]) < _numbers(least) else ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _notes(report: FarmReport, *, is_done: bool) -> Iterator[str]:
     status, name = report.status, report.name
-    level = status.get("level")
     if is_done and (word := level_word(status)):
         yield f"farm {name}: {word}"
-    if version != __version__ and level and level["in_force"] > LOWEST:
-        yield (
-            f"farm {name} is at level {level['in_force']}: if garlicfarm {version} cannot that level, it "
-            "refuses the stores"
-        )
     for row in report.members:
         if row["transport"] == "jraft":
             yield f"member {row['id']} of farm {name} is a JRaft server, which has no garlicfarm to upgrade"

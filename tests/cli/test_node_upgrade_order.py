@@ -193,9 +193,13 @@ def test_jraft_server_is_named_and_not_upgraded() -> None:
     assert decision.notes == ["member 3 of farm farm is a JRaft server, which has no garlicfarm to upgrade"]
 
 
-def test_way_back_to_a_program_that_may_not_follow_is_warned_of() -> None:
-    body = alter(status(level=LEVEL | {"in_force": 1, "brings": {}}), 1, version=NEW)
-    assert decided(body, OLD).notes == [
-        "farm farm is at level 1: if garlicfarm 0.2.0 cannot that level, it refuses the stores"
-    ]
-    assert decided(status(), OLD).notes[0].startswith("farm farm: level 0; level 1 can be raised")
+def test_way_back_to_a_program_that_refuses_the_stores_is_held() -> None:
+    body = alter(status(level=LEVEL | {"in_force": 1, "brings": {}}), 3, version=NEW)
+    for version in (OLD, "0.2.17rc1"):
+        assert decided(body, version).holds == [
+            "farm farm is at level 1, from which there is no way back: garlicfarm "
+            f"{version} would refuse the store; it takes 0.3 or newer"
+        ]
+    for version in ("0.3.1", "0.10.0", "1.0", "unheard-of"):
+        assert decided(body, version).holds == []
+    assert decided(alter(status(), 3, version=NEW), OLD).holds == []
