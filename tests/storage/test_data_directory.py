@@ -117,11 +117,15 @@ def test_node_json_that_is_nested_is_damage(data: Path) -> None:
         pass
 
 
-def test_another_format_version_is_named(data: Path) -> None:
-    node = {"id": 7, "made": "2031-01-01T00:00:00Z", "version": 2}
+@pytest.mark.parametrize(("version", "age"), [(2, "newer "), (0, "older "), ("2", "")])
+def test_another_format_version_is_named_with_the_direction(data: Path, version: object, age: str) -> None:
+    node = {"id": 7, "made": "2031-01-01T00:00:00Z", "version": version}
     node["crc32"] = crc32(json.dumps(node, separators=(",", ":")).encode())
     (data / "node.json").write_text(json.dumps(node))
-    with pytest.raises(StorageVersion, match="version 2"), DataDirectory.open(data):
+    said = (
+        rf"format version {version}, .*knows 1\. Nothing was changed; use the {age}garlicfarm that wrote it$"
+    )
+    with pytest.raises(StorageVersion, match=said), DataDirectory.open(data):
         pass
 
 

@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -56,6 +58,7 @@ async def test_mixed_log_is_rewritten_and_the_old_one_kept_until_the_next_start(
         assert contents_of(store) == made[1]
         assert {*levels(mixed / "log")} == {(5, 1)}
         assert len(list_segments(mixed / "log")) > 2
+        assert (mixed / KEPT).exists()
         assert files(mixed / KEPT) == old
         size = store.size_bytes()
         assert size == sum(map(len, (*old.values(), *files(mixed / "log").values())))
@@ -131,6 +134,33 @@ def open_until(
                 assert {*levels(directory / "log")} == {(4, 0), (5, 1)}
                 assert not (directory / NEW).exists()
     return has_come()
+
+
+def test_each_name_of_a_migration_is_durable_before_the_next_one_is_given(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def watched(name: str, call: Callable[..., object], *arguments: object) -> object:
+        path = arguments[0]
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        calls.append(f"{name} {Path(str(path)).relative_to(mixed.parent)}")
+        return call(*arguments)
+
+    for name in ("fsync", "fdatasync", "pwrite", "rename"):
+        monkeypatch.setattr(os, name, partial(watched, name, getattr(os, name)))
+    with small_pieces():
+        LogStore.open(mixed, farm="farm").close()
+    first = calls.index("rename farm/log")
+    assert calls[first:] == ["rename farm/log", "fsync farm", "rename farm/log.new", "fsync farm"]
+    written = [call.partition(" ")[2] for call in calls[:first] if call.startswith("pwrite")]
+    assert {*written} > {"farm/log.new/0000000001.seg", "farm/log.new/synced"}
+    for path in {*written}:
+        last = max(at for at, call in enumerate(calls[:first]) if call == f"pwrite {path}")
+        assert {f"fsync {path}", f"fdatasync {path}"} & {*calls[last:first]}, path
+    assert calls[first - 1] == "fsync farm/log.new"
+    assert "fsync farm" in calls[:first]
 
 
 async def test_store_that_cannot_be_migrated_is_used_as_it_is_and_the_next_start_tries_again(

@@ -31,7 +31,7 @@ from garlicfarm.storage import (
 )
 from garlicfarm.storage.appender import Appender
 from garlicfarm.storage.segments import read_log
-from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
+from garlicfarm.storage.snapshots import check_snapshot, list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 from tests.storage import compaction_child
 from tests.storage.conftest import write
@@ -393,3 +393,19 @@ def test_power_lost_between_snapshots_and_deletions_loses_nothing_reported(tmp_p
     assert reported > 200
     assert first > 100
     assert unsynced > 0, "nothing was there to be lost"
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "older"), (2, "newer")])
+def test_snapshot_of_another_format_is_refused_with_the_direction(
+    tmp_path: Path, version: int, age: str
+) -> None:
+    write_snapshot(tmp_path, snapshot(3))
+    (path,) = list_snapshots(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:6] + struct.pack(">H", version) + data[8:])
+    said = (
+        rf"snap has format version {version}, .*knows 1\. Nothing was changed; use the {age} garlicfarm that"
+    )
+    for read in (read_snapshot, check_snapshot):
+        with pytest.raises(StorageVersion, match=said):
+            read(path)
