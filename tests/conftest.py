@@ -22,6 +22,7 @@ from garlicfarm.cli import sign_of_life
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd, tun_network
 from tests.crash import powerloss
+from tests.storage import release
 
 NAMESPACE = ("unshare", "--map-root-user", "--net")
 
@@ -100,6 +101,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "curl": cache(partial(_program, "curl", "--version")),
     "debian": cache(_debian),
     "fuse": cache(powerloss.why_unavailable),
+    "history": cache(release.why_unavailable),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
     "netns": cache(partial(_program, *NAMESPACE, "true")),

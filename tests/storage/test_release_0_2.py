@@ -17,14 +17,12 @@ import pytest
 from garlicfarm.raft.types import HardState, Persist
 from garlicfarm.storage import LogStore
 from garlicfarm.storage.migration import KEPT, NEW
-from tests.storage import format_4
+from tests.storage import format_4, release
 from tests.storage.conftest import entry
 from tests.storage.mixed_store import contents, contents_of, make_mixed_store, process, small_pieces
 from tests.storage.mixed_store import write as write_steps
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data" / "store-0.2.0" / "store"
-RELEASE = "18b24fda355876043d534f6970e6c5b20633244a"
+DATA = release.ROOT / "tests" / "data" / "store-0.2.0" / "store"
 
 TRY = """
 import json, sys
@@ -57,23 +55,18 @@ def files(directory: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the package of 0.2.0."""
     directory = tmp_path_factory.mktemp("release")
-    archive = subprocess.run(
-        ["git", "archive", RELEASE, "garlicfarm"], cwd=ROOT, capture_output=True, check=False
-    )
-    if archive.returncode:
-        pytest.skip(f"git has no garlicfarm 0.2.0: {archive.stderr.decode(errors='replace').strip()}")
-    subprocess.run(["tar", "x", "-C", directory], input=archive.stdout, check=True)
+    release.unpack(directory)
     return directory
 
 
-def tried(release: Path, *directories: Path) -> list[list[Any]]:
+def tried(program: Path, *directories: Path) -> list[list[Any]]:
     """What 0.2.0 makes of each store: opened, its genesis, its committed entries, and a new one made."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", TRY, *map(str, directories)],
-        env={**os.environ, "PYTHONPATH": str(release)},
+        env={**os.environ, "PYTHONPATH": str(program)},
         stdout=subprocess.PIPE,
         check=True,
         timeout=240,
@@ -101,17 +94,19 @@ def test_store_that_0_2_0_wrote_is_opened_and_not_rewritten(tmp_path: Path) -> N
     assert files(tmp_path / "store") == files(DATA)
 
 
-def test_0_2_0_goes_on_with_a_store_of_level_0(tmp_path: Path, release: Path) -> None:
+@pytest.mark.history
+def test_0_2_0_goes_on_with_a_store_of_level_0(tmp_path: Path, program: Path) -> None:
     shutil.copytree(DATA, tmp_path / "farm")
     write_steps(tmp_path / "farm", [Persist(0, HardState(5, 1, 8), None, (entry(9, 5),))])
     expected = [[each.index, each.term, each.value.hex()] for each in contents(tmp_path / "farm")[2]]
     assert len(expected) == 6
-    [[opened, *_]] = tried(release, tmp_path / "farm")
+    [[opened, *_]] = tried(program, tmp_path / "farm")
     assert opened == expected
 
 
+@pytest.mark.history
 def test_0_2_0_refuses_a_store_of_level_1_wherever_its_migration_was_interrupted(
-    tmp_path: Path, release: Path
+    tmp_path: Path, program: Path
 ) -> None:
     """It makes none in its place either, and changes nothing."""
     make_mixed_store(tmp_path / "0")
@@ -123,7 +118,7 @@ def test_0_2_0_refuses_a_store_of_level_1_wherever_its_migration_was_interrupted
             break
     stores = [tmp_path / str(number) for number in range(dies_at + 1)]
     before = [files(store) for store in stores]
-    found = tried(release, *stores)
+    found = tried(program, *stores)
     assert [files(store) for store in stores] == before
     without_log = [number for number, store in enumerate(stores) if not (store / "log").exists()]
     assert len(without_log) >= 2
