@@ -205,12 +205,13 @@ def write_log(
 
 def _levels(steps: Sequence[Persist], boundary: SnapshotMeta | None) -> Iterator[int]:
     """Those of all Configurations that are to be written."""
+    kind = ValueType.CONFIGURATION  # looked up once
     yield 0 if boundary is None else boundary.configuration.level
     for step in steps:
         if step.snapshot is not None:
             yield step.snapshot.configuration.level
         for entry in step.entries:
-            if entry.value_type is ValueType.CONFIGURATION:
+            if entry.value_type is kind:
                 yield decode_configuration(entry.value).level
 
 

@@ -177,6 +177,19 @@ async def test_store_that_cannot_be_migrated_is_used_as_it_is_and_the_next_start
     assert {*levels(mixed / "log")} == {(5, 1)}
 
 
+def test_copy_of_a_log_that_is_not_migrated_is_in_the_format_of_its_level(
+    mixed: Path, tmp_path: Path, made: tuple[Path, Contents]
+) -> None:
+    with process(10, errno.ENOSPC):
+        store = LogStore.open(mixed, farm="farm")
+    (tmp_path / "copy").mkdir()
+    with closing(store):
+        assert store.not_migrated
+        store.copy_to(tmp_path / "copy", bytes(16), HardState(4, 0, 18), entry(18, 4))
+    assert levels(tmp_path / "copy" / "log") == [(5, 1)]
+    assert read_log(tmp_path / "copy" / "log").index.last == 18
+
+
 @pytest.mark.parametrize("left", [NEW, KEPT])
 def test_store_with_half_of_what_a_migration_leaves_is_damaged_not_missing(mixed: Path, left: str) -> None:
     (mixed / "log").rename(mixed / left)

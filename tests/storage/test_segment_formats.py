@@ -18,6 +18,7 @@ from garlicfarm.levels import HIGHEST
 from garlicfarm.raft.types import HardState, Persist, SnapshotMeta
 from garlicfarm.storage import LogStore, create_store, read_committed, read_genesis
 from garlicfarm.storage.appender import Appender, make_log
+from garlicfarm.storage.damage import Corrupt
 from garlicfarm.storage.formats import format_of
 from garlicfarm.storage.migration import migrated
 from garlicfarm.storage.segments import read_log, segment_name
@@ -180,6 +181,15 @@ def test_format_that_does_not_fit_its_header_is_damage(
 ) -> None:
     replace_header(directory / "log", 1, version, **keys)
     refused(directory, "is damaged: ", StorageDamaged)
+
+
+def test_header_of_format_5_with_any_byte_changed_is_damage(at_level_1: Path) -> None:
+    path = at_level_1 / "log" / segment_name(1)
+    sound = path.read_bytes()
+    for place in range(len(sound)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :])
+        with pytest.raises(Corrupt):
+            read_log(at_level_1 / "log")
 
 
 def test_level_that_falls_is_damage(directory: Path) -> None:
