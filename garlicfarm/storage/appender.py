@@ -43,8 +43,8 @@ _T = TypeVar("_T")
 class Appender:
     """Appends to the log in ``directory``, which ``log`` is what was read of. One thread at a time.
 
-    The tail that a crash left is cut off. The last frame is written and synced again if that is not known to
-    be on disk: after a failed sync the kernel may show what it never wrote.
+    The tail that a crash left is cut off. The last frame is cut there, written and synced again if that is
+    not known to be on disk: after a failed sync the kernel may show what it never wrote, or never cut.
 
     Raises `OSError`. After an error in a call, only `close` may follow: nothing is tried again.
     """
@@ -58,9 +58,10 @@ class Appender:
             self._synced = open_file(directory / SYNCED, os.O_WRONLY | os.O_CREAT)
             self._file = self._open()
             is_torn = os.fstat(self._file).st_size > log.end.offset
-            if is_torn:
-                os.ftruncate(self._file, log.end.offset)
+            if is_torn and not log.unsynced:  # if the sync fails, the next open must not trust what it sees
+                _write(self._synced, encode_synced(0, 0), 0)
             if is_torn or log.unsynced:
+                os.ftruncate(self._file, log.end.offset)
                 _write(self._file, log.unsynced, log.end.offset - len(log.unsynced))
                 os.fsync(self._file)
                 fsync_path(directory)

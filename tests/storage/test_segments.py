@@ -216,7 +216,7 @@ def one_more(last: State) -> Batch:
     return [Persist(0, HardState(9, 1, last.last + 1), None, (entry(last.last + 1, 9),))], None
 
 
-CALLS_OF_AN_OPEN = 5  # at most: cut, write, sync, sync the directory, say so
+CALLS_OF_AN_OPEN = 6  # at most: say that nothing is synced, cut, write, sync, sync the directory, say so
 
 
 @pytest.mark.parametrize("keep", [None, 0.0, 0.5])
@@ -366,6 +366,26 @@ def test_frame_torn_by_a_power_cut_is_cut_off_wherever_it_is_torn(directory: Pat
             Appender(directory, read_log(directory)).close()
             assert path.read_bytes() == sound[:start]
             assert read_log(directory).unsynced == b""
+
+
+@pytest.mark.parametrize("fails_at", range(1, CALLS_OF_AN_OPEN + 1))
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_cut_that_a_failed_sync_lost_is_made_again(
+    directory: Path, is_synced: bool, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is torn lies on the disk, and would end the segment before the next one."""
+    if not is_synced:
+        (directory / "synced").unlink()
+    states = {seen(directory)}
+    with (directory / segment_name(2)).open("ab") as file:
+        file.write(bytes(1000))
+    with closing(CrashingDisk(directory, Random(1))) as disk:
+        states = live(directory, disk, states, [], fails_at, errno.EIO)
+        monkeypatch.setattr(appender, "SEGMENT_BYTES", 0)
+        states = live(directory, disk, states, [one_more])
+        disk.cut_power(0)
+        assert {seen(directory)} == states
+    assert list_segments(directory) == [1, 2, 3]
 
 
 def test_log_that_ends_before_its_commit_index_is_damage(tmp_path: Path) -> None:
