@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -136,7 +136,8 @@ class NodeProcess:
 
 
 class ProcessFarm:
-    """The processes of one farm; made by `process_farm`."""
+    """The processes of one farm; made by `process_farm`. ``commands``: what runs each node from its next
+    start on, given ``--config FILE``."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class ProcessFarm:
         self.farm_id = made.farm_id
         self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
         self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}
-        self._command = command
+        self.commands = dict.fromkeys(made.directories, command)
         self._places = places
         self._nursery = nursery
 
@@ -166,7 +167,7 @@ class ProcessFarm:
             node.process = await self._nursery.start(
                 partial(
                     trio.run_process,
-                    [*into, *self._command, "--config", str(node.directory / "garlicfarm.toml")],
+                    [*into, *self.commands[node_id], "--config", str(node.directory / "garlicfarm.toml")],
                     stdin=DEVNULL,
                     stdout=log,
                     stderr=STDOUT,
@@ -262,12 +263,13 @@ async def process_farm(
     command: Sequence[str] = (sys.executable, "-m", "garlicfarm", "node", "start"),
     places: Mapping[int, str] = MappingProxyType({}),
     start: bool = True,
+    create: Callable[[Path, Mapping[int, MemberPlan], FarmPlan], MadeFarm] = create_farm,
 ) -> AsyncIterator[ProcessFarm]:
     """A farm in ``directory`` (must not exist) for as long as the block lasts.
 
     ``members``: a plan for each id, or how many on free ports of loopback. ``command`` runs a node, given
     ``--config FILE``. ``places``: files of the network namespaces of nodes that do not live in this one.
-    ``start``: start all of them, and wait until they listen.
+    ``start``: start all of them, and wait until they listen. ``create``: makes them, as `create_farm` does.
     """
     plan = plan or FarmPlan(raft=FAST)
     if isinstance(members, int):
@@ -275,7 +277,7 @@ async def process_farm(
             node_id: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
             for node_id, port in enumerate(free_ports(members), 1)
         }
-    made = await trio.to_thread.run_sync(create_farm, directory, members, plan)
+    made = await trio.to_thread.run_sync(create, directory, members, plan)
     async with trio.open_nursery() as nursery:
         farm = ProcessFarm(made, plan, command, places, nursery)
         if start:
