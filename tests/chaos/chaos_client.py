@@ -4,8 +4,9 @@ told.
 ``python -m tests.chaos.chaos_client SPEC.json`` until its stdin ends; the journal is the crash test's
 (`crash_client`), and ``history`` beside it has every operation with its invocation and completion, for
 `linearizable`. Every other writer posts over the Raft wire to the member that it takes for the leader, the
-others over the admin API to any node; nothing is ever posted twice. Readers ask any node for linearizable
-reads, and follow it to the leader where it names one.
+others over the admin API to any node; nothing is ever posted twice. With the application ``publisher`` all
+post notes, over the admin API. Readers ask any node for linearizable reads, and follow it to the leader where
+it names one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.lab.processes import NodeProcess
 from tests.chaos.linearizable import Operation, Post, Read
-from tests.crash.crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec, admin_client
+from tests.crash.crash_checks import posted
+from tests.crash.crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Spec, admin_client, entry_of
 
 ANSWER_S = 4.0
 READERS = 3
@@ -60,7 +62,8 @@ class Clients:
         """Post and read until stdin ends, then wait for the outcomes that are outstanding."""
         writers, users = {}, self._spec.users()
         for number, user in enumerate(users):
-            writers[user] = await (self._wire if number % 2 else self._admin)(user)
+            is_wired = number % 2 and self._spec.application == "log"
+            writers[user] = await (self._wire if is_wired else self._admin)(user)
         async with trio.open_nursery() as nursery:
             for user, post in writers.items():
                 nursery.start_soon(self._post_values, user, post)
@@ -105,7 +108,7 @@ class Clients:
             begun_s = time.monotonic()
             try:
                 with trio.fail_after(2 * ANSWER_S):
-                    index, term = await post(label.encode().ljust(ENTRY_BYTES, b"."))
+                    index, term = await post(entry_of(self._spec.application, writer, number))
             except (OutcomeUnknown, RemoteProtocolError, trio.TooSlowError):
                 self._journal.write("unknown", label)
                 self._history.add(Post(label, begun_s))
@@ -130,7 +133,7 @@ class Clients:
                         read = Read(begun_s, time.monotonic(), upto)
                     else:
                         page, upto = await client.page("farm", after, linearizable=True)
-                        shown = {entry.index: entry.value.rstrip(b".").decode() for entry in page.entries}
+                        shown = posted(page.entries, self._spec.application)
                         read = Read(begun_s, time.monotonic(), upto, after, page.next_after, shown)
                         after = page.next_after
             except (NoQuorum, NotLeader, ProposalDropped, RemoteProtocolError, UnreachableError):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,11 @@ from garlicfarm.durable_files import fsync_path
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, address, network
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
-from garlicfarm.wire import ValueType
 from tests.chaos import chaos_client, launch
 from tests.chaos.ledger import Ledger
 from tests.chaos.linearizable import Operation, Post, Read, check_linearizable
 from tests.crash import powerloss
-from tests.crash.crash_checks import Violation, read_log
+from tests.crash.crash_checks import Violation, posted, read_log
 from tests.crash.watched_farm import RAFT, RETENTION, WatchedFarm
 
 WRITERS = 12
@@ -139,13 +138,6 @@ class ChaosFarm(WatchedFarm):
         await trio.sleep(for_s)
         return await self._wires.set_faults(LinkFaults())
 
-    def signal(self, number: signal.Signals, nodes: Sequence[int]) -> None:
-        """Send a signal to nodes that are running."""
-        for node_id in nodes:
-            process = self.farm.nodes[node_id].process
-            if process is not None:
-                process.send_signal(number)
-
     async def kill(self, nodes: Sequence[int]) -> None:
         """SIGKILL them all at once."""
         self.signal(signal.SIGKILL, nodes)
@@ -221,17 +213,8 @@ class ChaosFarm(WatchedFarm):
 
     def check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
         figures = super().check_stores(index, states)
-        log = {
-            entry.index: entry.value.rstrip(b".").decode()
-            for entry in read_log(self.farm.nodes[self.nodes[0]].directory).entries
-            if entry.value_type is ValueType.APPLICATION
-        }
-        lines = self.journal.with_name("history").read_bytes().splitlines()
-        history: list[Operation] = [msgspec.json.decode(line, type=Post | Read) for line in lines]
-        ours = [Post(label, 0.0) for label in log.values() if label.startswith(f"{LOCAL_USER}-")]
-        ordered = check_linearizable([*ours, *history], log)
-        reads = sum(isinstance(operation, Read) for operation in history)
-        return figures | {"linearizable reads": reads, "operations in a linear order": ordered}
+        log = posted(read_log(self.farm.nodes[self.nodes[0]].directory).entries, self.farm.application)
+        return figures | check_history(self.journal.with_name("history"), log)
 
     async def _compare(self, newest: int) -> bool | None:
         await self.all(self._look_at, self.nodes)
@@ -257,9 +240,16 @@ class ChaosFarm(WatchedFarm):
             self.term = max(self.term, int(status["term"]))
         return status
 
-    async def who_leads(self) -> int:
-        """The leader; waits for one."""
-        return await self.until("there was no leader", self.leader)
+
+def check_history(history: Path, log: Mapping[int, str]) -> dict[str, float]:
+    """Raise `Violation` unless what `chaos_client` did and saw is linearizable; ``log``: the labels of what
+    clients posted, by index. What was looked at, in figures."""
+    lines = history.read_bytes().splitlines()
+    operations: list[Operation] = [msgspec.json.decode(line, type=Post | Read) for line in lines]
+    ours = [Post(label, 0.0) for label in log.values() if label.startswith(f"{LOCAL_USER}-")]
+    ordered = check_linearizable([*ours, *operations], log)
+    reads = sum(isinstance(operation, Read) for operation in operations)
+    return {"linearizable reads": reads, "operations in a linear order": ordered}
 
 
 def count(kinds: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from garlicfarm.errors import EntryRefused, StorageError
 from garlicfarm.levels import HIGHEST
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.entries import Note, Status, parse_entry
+from garlicfarm.publishing.entries import Administrative, Note, Status, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import LogStore
@@ -20,6 +20,11 @@ from garlicfarm.wire.messages import Configuration, ValueType
 
 FARM = "farm"
 StateMachine = LogApplication | PublisherFold
+
+
+def state_machine(application: str) -> StateMachine:
+    """An application of that name, of the farm `FARM`, before the first entry."""
+    return PublisherFold(FARM) if application == "publisher" else LogApplication()
 
 
 class Violation(Exception):
@@ -90,24 +95,30 @@ def fold(log: Log, application: StateMachine, up_to: int) -> Counter[str]:
 
     Raises `Violation` for an entry with a sequence that was applied twice.
     """
-    applied: Counter[str] = Counter()
-    application.configure(0, log.genesis)
-    for entry in log.entries[:up_to]:
-        if entry.value_type is ValueType.CONFIGURATION:
-            application.configure(entry.index, decode_configuration(entry.value))
-            continue
-        skipped = sum(application.skipped.values()) if isinstance(application, PublisherFold) else 0
-        application.apply(entry.index, entry.term, entry.value)
-        if isinstance(application, PublisherFold) and sum(application.skipped.values()) > skipped:
-            continue
-        applied[_label(entry, application)] += 1
+    applied = Counter(label for _, label in fold_each(log, application, up_to) if label is not None)
     for label, times in applied.items():
         if times > 1:
             raise Violation(f"{label} was applied {times} times")
     return applied
 
 
-def _label(entry: Entry, application: StateMachine) -> str:
+def fold_each(log: Log, application: StateMachine, up_to: int) -> Iterator[tuple[int, str | None]]:
+    """Fold the entries up to an index; after each, its index, and its label if it is one that was applied."""
+    application.configure(0, log.genesis)
+    for entry in log.entries[:up_to]:
+        if entry.value_type is ValueType.CONFIGURATION:
+            application.configure(entry.index, decode_configuration(entry.value))
+            yield entry.index, None
+            continue
+        skipped = sum(application.skipped.values()) if isinstance(application, PublisherFold) else 0
+        application.apply(entry.index, entry.term, entry.value)
+        is_skipped = isinstance(application, PublisherFold) and sum(application.skipped.values()) > skipped
+        yield entry.index, None if is_skipped else label_of(entry, application)
+
+
+def label_of(entry: Entry, application: StateMachine) -> str:
+    """``WRITER-NUMBER`` of an entry that a client posted, and for what a member posted itself a label that
+    begins with "member ". Raises `Violation`: it is of neither."""
     if isinstance(application, LogApplication):
         return entry.value.rstrip(b".").decode()
     try:
@@ -119,7 +130,20 @@ def _label(entry: Entry, application: StateMachine) -> str:
             return f"{by}-{sequence}"
         case Status(document=document):
             return f"member {document.id}-{document.sequence}"
+        case Administrative(id=id_, admin=admin):
+            return f"member {id_}'s {admin.action} at {entry.index}"
     raise Violation(f"entry {entry.index} is nobody's: {entry.value[:80]!r}")
+
+
+def posted(entries: Iterable[Entry], application: str) -> dict[int, str]:
+    """The labels, by index, of those that clients posted."""
+    machine = state_machine(application)
+    labels = {
+        entry.index: label_of(entry, machine)
+        for entry in entries
+        if entry.value_type is ValueType.APPLICATION
+    }
+    return {index: label for index, label in labels.items() if not label.startswith("member ")}
 
 
 def check_logs(
@@ -150,7 +174,7 @@ def check_attempts(attempts: Attempts, log: Log, application: StateMachine) -> i
     """Every acknowledged entry is at its index, and none is in the log more often than attempts explain.
     Returns how many attempts with an unknown outcome are in the log."""
     labels = {
-        entry.index: _label(entry, application)
+        entry.index: label_of(entry, application)
         for entry in log.entries
         if entry.value_type is ValueType.APPLICATION
     }

@@ -61,6 +61,14 @@ class Spec(msgspec.Struct):
         return [f"writer{number}" for number in range(self.writers)]
 
 
+def entry_of(application: str, writer: str, number: int) -> bytes:
+    """The entry with the label ``WRITER-NUMBER``."""
+    if application == "log":
+        return f"{writer}-{number}".encode().ljust(ENTRY_BYTES, b".")
+    date_ms = time.time_ns() // 1_000_000
+    return encode_status(StatusDocument("farm", date_ms, 0, sequence=number, config={"by": writer}))
+
+
 class Journal:
     """Lines are durable soon after `write`; all of them when `run` was cancelled."""
 
@@ -127,7 +135,7 @@ class Writers:
             number += 1
             label = f"{writer}-{number}"
             try:
-                index, term = await client.post([label.encode().ljust(ENTRY_BYTES, b".")])
+                index, term = await client.post([entry_of("log", writer, number)])
             except OutcomeUnknown:
                 self._journal.write("unknown", label)
             except (NoQuorum, ProposalDropped):
@@ -142,10 +150,7 @@ class Writers:
         nodes = [NodeProcess(id_, Path(path)) for id_, path in self._spec.directories.items()]
         while not self._stopping:
             sequence += 1
-            note = StatusDocument(
-                cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=sequence, config={"by": user}
-            )
-            entry = encode_status(note)
+            entry = entry_of("publisher", user, sequence)
             await self.post_note(nodes, user, f"{user}-{sequence}", entry)
             if random.random() < AGAIN:
                 await self.post_note(nodes, user, f"{user}-{sequence}", entry)

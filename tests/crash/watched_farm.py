@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -32,21 +33,18 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm
-from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing.documents import StatusDocument
-from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.fold import PublisherFold
 from tests.crash.crash_checks import (
     Attempts,
-    StateMachine,
     Violation,
     check_attempts,
     check_logs,
     fold,
     read_journal,
     read_log,
+    state_machine,
 )
-from tests.crash.crash_client import PASSWORD, Spec
+from tests.crash.crash_client import PASSWORD, Spec, entry_of
 
 RAFT = {
     "election_timeout_min_s": 0.6,
@@ -121,6 +119,13 @@ class WatchedFarm:
             for node_id in nodes:
                 nursery.start_soon(do, node_id)
 
+    def signal(self, number: signal.Signals, nodes: Iterable[int]) -> None:
+        """Send a signal to nodes that are running."""
+        for node_id in nodes:
+            process = self.farm.nodes[node_id].process
+            if process is not None:
+                process.send_signal(number)
+
     # What is seen of it
 
     async def until(self, otherwise: str, ask: Callable[[], Awaitable[T | None]]) -> T:
@@ -156,6 +161,10 @@ class WatchedFarm:
                 leaders.append((status["term"], node.id))
         return max(leaders)[1] if leaders else None
 
+    async def who_leads(self) -> int:
+        """The leader; waits for one."""
+        return await self.until("there was no leader", self.leader)
+
     async def ask(self, node: NodeProcess, ask: Callable[[AdminClient], Awaitable[T]]) -> T | None:
         """What a node says to a question, if it does so soon enough."""
         with trio.move_on_after(self.ask_s), suppress(UnreachableError):
@@ -179,10 +188,7 @@ class WatchedFarm:
         own = self._own
         number = len(own.acknowledged) + own.unknown.total() + own.refused.total() + 1
         label = f"{LOCAL_USER}-{number}"
-        value = label.encode()
-        if self.farm.application == "publisher":
-            config: dict[str, object] = {"by": LOCAL_USER}
-            value = encode_status(StatusDocument("farm", 1, 0, sequence=number, config=config))
+        value = entry_of(self.farm.application, LOCAL_USER, number)
         try:
             with trio.fail_after(self.ask_s):
                 async with node.client() as client:
@@ -211,10 +217,11 @@ class WatchedFarm:
 
     async def check(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
         """End all nodes, and check what they leave; what was seen, in figures. Raises `Violation`."""
-        await self.all(self._stop, self.farm.nodes)
+        await self.all(self.stop, self.farm.nodes)
         return await trio.to_thread.run_sync(self.check_stores, index, states)
 
-    async def _stop(self, node_id: int) -> None:
+    async def stop(self, node_id: int) -> None:
+        """End a node in order."""
         code = await self.farm.stop(node_id)
         if code:
             raise Violation(f"node {node_id} was to end and ended with {code}")
@@ -227,9 +234,7 @@ class WatchedFarm:
         attempts.terms.update(self._own.terms)
         logs = {node.id: read_log(node.directory) for node in self.farm.nodes.values()}
         log = logs[min(logs)]
-        application: StateMachine = LogApplication()
-        if self.farm.application == "publisher":
-            application = PublisherFold("farm")
+        application = state_machine(self.farm.application)
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)
         check_logs(logs, states, application, index)
