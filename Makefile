@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,7 +48,7 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 test: WORKERS = 3
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
-		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka" --must-run "$(MUST_RUN)"'
+		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka and not upgrade" --must-run "$(MUST_RUN)"'
 
 test-slow: WORKERS = 3
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
@@ -78,6 +78,9 @@ test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=
 	DAFKA_C="$(abspath $(DAFKA_C))" unshare --user --map-root-user --net sh -ec 'ip link set lo up; \
 		ip tuntap add dev dafka mode tap; ip address add 10.77.0.1/24 dev dafka; ip link set dafka up; \
 		exec .venv/bin/python -m pytest -m cdafka --must-run cdafka tests/dafka'
+
+test-upgrade: .venv/test ## farms whose nodes run 0.2.0 (built from git's history), this tree and a program to come: up, and back
+	$(PYTEST) -m upgrade --must-run "upgrade $(MUST_RUN)" tests/upgrade
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .

@@ -22,7 +22,8 @@ from garlicfarm.cli import sign_of_life
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd, tun_network
 from tests.crash import powerloss
-from tests.storage import release
+from tests.upgrade import baseline as release
+from tests.upgrade.programs import Program
 
 NAMESPACE = ("unshare", "--map-root-user", "--net")
 
@@ -114,6 +115,12 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""
+
+
+@pytest.fixture(scope="session")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """0.2.0, for tests with the marker ``history``."""
+    return release.install(release.baseline_wheel(), tmp_path_factory.mktemp("baseline") / "program")
 
 
 @pytest.fixture

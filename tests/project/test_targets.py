@@ -65,6 +65,7 @@ def test_makefile_names_its_targets_of_tests() -> None:
         "test-browser",
         "test-i2p",
         "test-dafka",
+        "test-upgrade",
     }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,13 @@ import pytest
 from garlicfarm.raft.types import HardState, Persist
 from garlicfarm.storage import LogStore
 from garlicfarm.storage.migration import KEPT, NEW
-from tests.storage import format_4, release
+from tests.storage import format_4
 from tests.storage.conftest import entry
 from tests.storage.mixed_store import contents, contents_of, make_mixed_store, process, small_pieces
 from tests.storage.mixed_store import write as write_steps
+from tests.upgrade.programs import ROOT, Program
 
-DATA = release.ROOT / "tests" / "data" / "store-0.2.0" / "store"
+DATA = ROOT / "tests" / "data" / "store-0.2.0" / "store"
 
 TRY = """
 import json, sys
@@ -54,19 +53,10 @@ def files(directory: Path) -> dict[Path, bytes]:
     return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package of 0.2.0."""
-    directory = tmp_path_factory.mktemp("release")
-    release.unpack(directory)
-    return directory
-
-
-def tried(program: Path, *directories: Path) -> list[list[Any]]:
+def tried(baseline: Program, *directories: Path) -> list[list[Any]]:
     """What 0.2.0 makes of each store: opened, its genesis, its committed entries, and a new one made."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", TRY, *map(str, directories)],
-        env={**os.environ, "PYTHONPATH": str(program)},
+        [*baseline.python, "-c", TRY, *map(str, directories)],
         stdout=subprocess.PIPE,
         check=True,
         timeout=240,
@@ -95,18 +85,18 @@ def test_store_that_0_2_0_wrote_is_opened_and_not_rewritten(tmp_path: Path) -> N
 
 
 @pytest.mark.history
-def test_0_2_0_goes_on_with_a_store_of_level_0(tmp_path: Path, program: Path) -> None:
+def test_0_2_0_goes_on_with_a_store_of_level_0(tmp_path: Path, baseline: Program) -> None:
     shutil.copytree(DATA, tmp_path / "farm")
     write_steps(tmp_path / "farm", [Persist(0, HardState(5, 1, 8), None, (entry(9, 5),))])
     expected = [[each.index, each.term, each.value.hex()] for each in contents(tmp_path / "farm")[2]]
     assert len(expected) == 6
-    [[opened, *_]] = tried(program, tmp_path / "farm")
+    [[opened, *_]] = tried(baseline, tmp_path / "farm")
     assert opened == expected
 
 
 @pytest.mark.history
 def test_0_2_0_refuses_a_store_of_level_1_wherever_its_migration_was_interrupted(
-    tmp_path: Path, program: Path
+    tmp_path: Path, baseline: Program
 ) -> None:
     """It makes none in its place either, and changes nothing."""
     make_mixed_store(tmp_path / "0")
@@ -118,7 +108,7 @@ def test_0_2_0_refuses_a_store_of_level_1_wherever_its_migration_was_interrupted
             break
     stores = [tmp_path / str(number) for number in range(dies_at + 1)]
     before = [files(store) for store in stores]
-    found = tried(program, *stores)
+    found = tried(baseline, *stores)
     assert [files(store) for store in stores] == before
     without_log = [number for number, store in enumerate(stores) if not (store / "log").exists()]
     assert len(without_log) >= 2
