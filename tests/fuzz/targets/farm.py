@@ -25,7 +25,7 @@ from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import LogStore, Snapshot, Writer, create_store, write_snapshot
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshots import read_snapshot
-from garlicfarm.wire import SnapshotSyncRequest, ValueType
+from garlicfarm.wire import SnapshotSyncRequest, ValueType, encode_configuration
 from tests.fuzz.targets.base import DATA, FARM, GENESIS, MEMBERS, MEMORY, Target, choice
 
 
@@ -155,11 +155,12 @@ def _snapshot_seeds() -> list[bytes]:
 
 
 _STEPS = 6
-_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap")
+_FILES = ("log/0000000001.seg", "log/0000000002.seg", "log/synced", f"snapshots/{6}-1.snap")
 
 
 class _Store(NamedTuple):
-    """The files of sound stores: one that was closed, and one of a process that was killed."""
+    """The files of sound stores whose level was raised: one that was closed, and one of a process that was
+    killed."""
 
     closed: dict[str, bytes]
     killed: dict[str, bytes]
@@ -188,6 +189,9 @@ def _sound_store() -> _Store:
                 taken = Snapshot(
                     GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, 4, state.snapshot()
                 )
+        raised = encode_configuration(msgspec.structs.replace(MEMBERS, log_index=2 * _STEPS + 1, level=1))
+        entry = Entry(2 * _STEPS + 1, 1, ValueType.CONFIGURATION, raised)
+        steps.append(Persist(_STEPS, HardState(1, 2, entry.index), None, (entry,)))
         killed = trio.run(_write, directory, steps)
         write_snapshot(directory / "snapshots", taken)
         closed = _files(directory)
@@ -236,7 +240,7 @@ def store(data: bytes) -> None:
             found = _contents(directory)
         except StorageError:
             return
-        if name == _FILES[0] and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
+        if name in _FILES[:2] and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
             shutil.rmtree(directory)
             for file, content in (sound.killed if data[0] & 0x40 else sound.closed).items():
                 (directory / file).parent.mkdir(parents=True, exist_ok=True)
