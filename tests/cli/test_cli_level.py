@@ -88,7 +88,9 @@ def test_level_is_raised_in_the_name_of_the_user(farm: FakeFarm, cli: Cli, wante
 def test_level_is_raised_to_what_the_leader_can_and_not_to_what_the_asked_node_can(
     farm: FakeFarm, cli: Cli
 ) -> None:
-    with_rows(farm, levels=[0, 4])
+    body = with_rows(farm, levels=[0, 1])
+    body["leader"] = 2
+    body["members"][1]["levels"] = [0, 4]
     cli("farm", "level", "raise", "--yes")
     assert farm.raised == [(4, "local")]
 

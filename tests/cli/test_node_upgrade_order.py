@@ -96,7 +96,10 @@ def test_next_member_is_one_that_does_not_run_the_version(done: tuple[bool, ...]
     ],
 )
 def test_farm_that_is_not_well_holds_the_upgrade(changes: dict[str, Any], why: str) -> None:
-    decision = decided(status() | changes)
+    body = status() | changes
+    if body["node"] != 1:
+        body["members"] = [row | {"lag": None} for row in body["members"]]
+    decision = decided(body)
     assert decision.next == (3 if "leader" not in changes else 1)
     (hold,) = decision.holds
     assert why in hold
@@ -141,11 +144,11 @@ def test_unreachable_member_is_to_be_brought_back_before_the_next_is_stopped() -
     assert decided(body).holds == []
 
 
-def test_member_that_cannot_follow_is_upgraded_first_as_nothing_depends_on_it() -> None:
-    body = alter(status(fault_tolerance=0), 2, role="unreachable", trouble="upgrade it", error="upgrade it")
-    body["level"] = LEVEL | {"in_force": 1}
-    decision = decided(body)
-    assert (decision.next, decision.holds) == (2, [])
+@pytest.mark.parametrize("stuck", [2, 3])
+def test_member_that_cannot_follow_is_upgraded_first_as_nothing_depends_on_it(stuck: int) -> None:
+    body = status(fault_tolerance=0, publisher=None, level=LEVEL | {"in_force": 1})
+    decision = decided(alter(body, stuck, role="unreachable", trouble="upgrade it", error="upgrade it"))
+    assert (decision.next, decision.holds) == (stuck, [])
 
 
 @pytest.mark.parametrize(("size", "word"), [(1, "one member"), (2, "two members")])
@@ -154,6 +157,12 @@ def test_small_farm_says_plainly_that_it_stops(size: int, word: str) -> None:
     assert decision.next == size
     stops = f"farm farm has {word}: it stops while member {size} is down, and continues afterwards"
     assert decision.holds == [f"{stops}; nothing is lost"]
+
+
+def test_leader_of_two_is_stopped_after_it_has_handed_over() -> None:
+    decision = decided(alter(status(2), 2, version=NEW))
+    assert decision.next == 1
+    assert ["leads" in hold for hold in decision.holds] == [False, True]
 
 
 def test_node_of_several_farms_waits_for_its_turn_in_each_and_is_held_by_each() -> None:
