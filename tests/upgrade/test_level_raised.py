@@ -14,11 +14,10 @@ from garlicfarm.storage.segments import list_segments
 from tests.crash.crash_checks import FARM
 from tests.running import wait_until
 from tests.upgrade.programs import TREE, Program
-from tests.upgrade.upgrade_farm import STEADY, row, upgrade_farm
+from tests.upgrade.upgrade_farm import DEADLINE_S, STEADY, row, upgrade_farm
 
-pytestmark = [pytest.mark.upgrade, pytest.mark.history]
+pytestmark = [pytest.mark.upgrade, pytest.mark.history, pytest.mark.timeout(900)]
 
-DEADLINE_S = 280.0  # ends what hangs
 NEWER = "has format version 5, this program, garlicfarm 0.2.0, knows 4. Nothing was changed; use the version"
 
 

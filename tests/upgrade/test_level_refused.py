@@ -13,11 +13,9 @@ from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from tests.crash.crash_checks import FARM
 from tests.upgrade.programs import TREE, Done, Program
-from tests.upgrade.upgrade_farm import STEADY, UpgradeFarm, row, upgrade_farm
+from tests.upgrade.upgrade_farm import DEADLINE_S, STEADY, UpgradeFarm, row, upgrade_farm
 
-pytestmark = [pytest.mark.upgrade, pytest.mark.history]
-
-DEADLINE_S = 280.0  # ends what hangs
+pytestmark = [pytest.mark.upgrade, pytest.mark.history, pytest.mark.timeout(900)]
 
 
 async def refused(farm: UpgradeFarm, node_id: int, *words: str) -> str:

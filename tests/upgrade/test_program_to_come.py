@@ -10,11 +10,10 @@ import trio
 from garlicfarm.errors import EntryRefused
 from tests.upgrade.future import program_to_come
 from tests.upgrade.programs import TREE
-from tests.upgrade.upgrade_farm import STEADY, row, upgrade_farm
+from tests.upgrade.upgrade_farm import DEADLINE_S, STEADY, row, upgrade_farm
 
-pytestmark = pytest.mark.upgrade
+pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(900)]
 
-DEADLINE_S = 280.0  # ends what hangs
 MARK = {"text": "here we were"}
 
 

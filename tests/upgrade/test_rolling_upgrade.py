@@ -12,11 +12,9 @@ from garlicfarm.cli.exits import Exit
 from tests.crash.crash_checks import leaves
 from tests.upgrade.future import Edits, edited_copy
 from tests.upgrade.programs import TREE, Program
-from tests.upgrade.upgrade_farm import SNAPSHOT_EVERY, UpgradeFarm, upgrade_farm
+from tests.upgrade.upgrade_farm import DEADLINE_S, SNAPSHOT_EVERY, UpgradeFarm, upgrade_farm
 
-pytestmark = [pytest.mark.upgrade, pytest.mark.history]
-
-DEADLINE_S = 280.0  # ends what hangs
+pytestmark = [pytest.mark.upgrade, pytest.mark.history, pytest.mark.timeout(900)]
 
 
 async def there_and_back(tmp_path: Path, nodes: int, before: Program, after: Program) -> dict[str, float]:

@@ -36,6 +36,7 @@ from tests.upgrade import make_farm
 from tests.upgrade.programs import Done, Program
 
 INTERVAL_MS = 1000
+DEADLINE_S = 840.0  # ends what hangs, and with it the nodes, before pytest would
 WRITERS = 8
 PAUSE_S = 0.05
 PASSING = ("is not connected", "another change in flight", "nothing committed yet", "not known")
@@ -105,7 +106,8 @@ class Seen(NamedTuple):
 class UpgradeFarm(WatchedFarm):
     """``programs``: what each node runs, or is to run when it is started."""
 
-    patience_s = 90.0  # two farms share a machine
+    patience_s = 240.0  # of a busy machine; this ends what hangs
+    ask_s = 20.0
 
     def __init__(self, farm: ProcessFarm, directory: Path, drawn: random.Random) -> None:
         super().__init__(farm, directory, drawn)
