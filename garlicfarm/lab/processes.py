@@ -11,7 +11,7 @@ import random
 import signal
 import socket
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -152,7 +152,7 @@ class ProcessFarm:
         self.farm_id = made.farm_id
         self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
         self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}
-        self.commands = dict.fromkeys(made.directories, command)
+        self.commands = defaultdict[int, Sequence[str]](lambda: command)
         self._places = places
         self._nursery = nursery
 
