@@ -72,6 +72,8 @@ def raise_(options: Options, wanted: int | None, yes: bool) -> None:
     to = _highest_of_leader(body) if wanted is None else wanted
     if to < now and wanted is not None:
         raise LocalProtocolError(f"the farm {farm} is at level {now}, and levels only rise")
+    if to <= now < levels["highest"] and wanted is None:  # the leader itself cannot
+        raise LocalProtocolError(f"the farm {farm} cannot be raised now: {'; '.join(levels['hindered_by'])}")
     if to > now and not yes:
         _confirm(farm, levels, to)
 

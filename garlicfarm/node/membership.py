@@ -285,7 +285,8 @@ class Membership:
                 raise proposal.dropped
             with trio.move_on_at(deadline):
                 await core.wait_applied(applied)  # it was only just elected
-        self._log.info("member-change", change=change.change.value, peer=server.id)
+        if change.change is not Change.RAISE:
+            self._log.info("member-change", change=change.change.value, peer=server.id)
         return proposal
 
     async def _dial_back(self, server: ClusterServer) -> None:

@@ -151,3 +151,11 @@ def test_raise_at_a_terminal_asks_first(
         terminal.write(answer + b"\n")
         assert process.wait(240) == code
     assert farm.raised == raised
+
+
+def test_raise_that_the_leader_itself_cannot_names_who_hinders_it(farm: FakeFarm, cli: Cli) -> None:
+    farm.level = POSSIBLE | {"hindered_by": ["member 1 runs a program that names no levels: upgrade it"]}
+    with_rows(farm, levels=[0, 0])
+    done = cli("farm", "level", "raise", "--yes", exits=Exit.ERROR)
+    assert "the farm farm cannot be raised now: member 1 runs a program that names no levels" in done.err
+    assert farm.raised == []
