@@ -58,7 +58,7 @@ def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Pat
     (tmp_path / "test_it.py").write_text(section.partition("```python\n")[2].partition("```")[0])
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp=scratch"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -142,6 +142,7 @@ def test_third_party_wheel_installed_is_listed_and_loaded(site: Path, tmp_path: 
 def test_third_party_wheel_passes_the_transport_suite(site: Path, tmp_path: Path) -> None:
     (tmp_path / "test_memory_transport.py").write_text(textwrap.dedent(TEST))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", cwd=tmp_path, site=site)
+    options = ("-q", "-p", "no:cacheprovider", "-W", "error", "--basetemp=scratch")
+    output = run("-m", "pytest", *options, cwd=tmp_path, site=site)
     assert " passed, 1 skipped" in output
     assert int(output.split(" passed")[0].split()[-1]) >= 10

@@ -28,7 +28,8 @@ SESSION = [*NAMESPACE, sys.executable, str(HERE / "real_i2pd_session.py")]
 @pytest.mark.netns
 @pytest.mark.slow
 def test_three_real_routers_tell_their_true_figures(tmp_path: Path) -> None:
-    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "real_i2pd_checks.py")]
+    own = f"--basetemp={tmp_path / 'checks'}"  # not beside those of others, which each run tidies up
+    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", own, str(HERE / "real_i2pd_checks.py")]
     ended = subprocess.run(
         [*SESSION, str(tmp_path), "3", *checks], capture_output=True, text=True, timeout=280, check=False
     )
