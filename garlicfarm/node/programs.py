@@ -45,7 +45,10 @@ class Programs:
         connects with another program; or the farm is at a level that this node cannot follow, which is one
         from now on.
         """
-        self._said[member] = program
+        servers = {server.id for server in self._core.raw.servers}
+        self._said = {each: said for each, said in self._said.items() if each in servers}
+        if member in servers:
+            self._said[member] = program
         if own := beyond(program.level):
             self._hindrances.on_program(self._core.node_id, own)
             raise RemoteProtocolError(own)
@@ -67,7 +70,9 @@ class Programs:
             program = self.of(server.id)
             if server.id != self._core.node_id and not self._peers.is_connected(server.id):
                 found.append(f"member {server.id} is not connected: bring it back, or remove it")
-            elif program is not None and program.highest < level:
+            elif program is None:
+                found.append(f"what member {server.id} runs is not known yet: try again in a moment")
+            elif program.highest < level:
                 found.append(f"member {server.id} runs {program.name}, which can {program.range}: upgrade it")
         return found
 

@@ -11,6 +11,7 @@ from garlicfarm.node.programs import Programs
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing import Cluster, cluster
+from garlicfarm.wire.messages import ClusterServer
 from tests.running import wait_until
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -152,3 +153,17 @@ async def test_new_server_joins_a_raised_farm_at_its_level() -> None:
         index, _ = await leader.membership.change(ConfChange(Change.ADD, joiner))
         await farm.applied(index)
         assert farm.replica(joiner.id).configuration.level == 1
+
+
+async def test_program_of_one_that_is_no_member_is_not_kept_nor_waited_for() -> None:
+    async with cluster(4) as farm:
+        await all_connected(farm)
+        leader = farm.replica(await farm.leader())
+        gone = 1 + leader.node_id % 4
+        leader.programs.judge(gone, SAYS_NOTHING)
+        await leader.membership.change(ConfChange(Change.REMOVE, ClusterServer(gone)))
+        leader.programs.judge(99, SAYS_NOTHING)
+        assert leader.programs.of(99) is None
+        assert leader.programs.of(gone) is None
+        await raise_level(farm)
+        assert leader.configuration.level == 1
