@@ -176,7 +176,8 @@ class FarmAdminView(CommittedEntries):
         if entry is not None:
             try:
                 await self._post_order("level", entry, origin)
-            except (NoQuorum, ProposalDropped, OutcomeUnknown) as error:  # it is raised all the same
+            except (EntryRefused, NoQuorum, ProposalDropped, OutcomeUnknown) as error:
+                # It is raised all the same. Refused: this member has not applied that in time.
                 self.replica.log.warning("level-not-recorded", to=level, user=user, cause=str(error))
         return done
 

@@ -80,8 +80,8 @@ class Hindrances:
         """A member connected, and its program cannot follow the farm because of ``problem``; "": it can."""
         before = self._programs.pop(member, None)
         if problem:
-            self._programs[member] = before or Hindrance(problem, _now_ms())
-            if before is None:
+            self._programs[member] = Hindrance(problem, before.since_ms if before else _now_ms())
+            if before is None or before.text != problem:
                 self._log.error("cannot-follow", peer=member, cause=problem)
 
     def of(self, member: int) -> Hindrance | None:

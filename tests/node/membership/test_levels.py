@@ -98,6 +98,12 @@ async def test_member_that_cannot_follow_is_refused_and_named_until_it_can() -> 
         with pytest.raises(RemoteProtocolError):
             leader.programs.judge(member, SAYS_NOTHING)
         assert leader.hindrances.of(member) == hindrance, "since when does not change"
+        with pytest.raises(RemoteProtocolError):
+            leader.programs.judge(member, msgspec.structs.replace(THIS, version="0.2.9", highest=0))
+        other = leader.hindrances.of(member)
+        assert other is not None
+        assert "runs garlicfarm 0.2.9" in other.text, "of the program that it runs now"
+        assert other.since_ms == hindrance.since_ms
         leader.programs.judge(member, msgspec.structs.replace(THIS, level=1))
         assert leader.hindrances.of(member) is None
 
