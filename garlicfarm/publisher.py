@@ -12,11 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.documents import U63, DestinationStatus
+from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
 
 __all__ = [
     "KeyReport",
@@ -27,10 +27,6 @@ __all__ = [
     "PublisherSite",
     "PublisherStatus",
 ]
-
-
-MAX_PUBLISHED_BYTES = 4096
-"""Of `Published.lease_set`, which goes into statuses. A Meta LeaseSet with 16 leaves has less than 1300."""
 
 
 class MasterSession(Protocol):
@@ -55,56 +51,6 @@ class PublisherSite(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     directory: Path
     master: MasterSession | None = None
-
-
-class PublishOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order to publish.
-
-    ``due_index``: the index of the log from which this member is due to start: it rises with each change of
-    the publisher, and can serve as a fencing token. ``published_ms``: the ``published`` date, ms since 1970,
-    later than any that the farm knows. ``expires_ms``: when what is published expires, if it is not published
-    again. ``lease_set``: the signed Meta LeaseSet (type 7); None where the node has no keys of the master
-    destination, or no leaf is usable.
-    """
-
-    due_index: int
-    published_ms: int
-    expires_ms: int
-    lease_set: bytes | None = None
-
-
-class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What was given to a router. ``published_ms``: its date, ms since 1970. ``lease_set``: its bytes, where
-    the publisher knows them."""
-
-    published_ms: U63
-    lease_set: Annotated[bytes, msgspec.Meta(max_length=MAX_PUBLISHED_BYTES)] | None = None
-
-
-class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``is_publishing``: whether the publication stands, as far as the publisher knows; ``since_ms`` and
-    ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``is_ready``: False
-    where the publisher knows that it could not publish now, above all because its router is gone. ``leaf``:
-    the figures that its own sessions give of its destination. ``published_ms``: the date of the newest
-    LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
-    later. ``problems``: one sentence each, for operators."""
-
-    is_publishing: bool
-    is_ready: bool = True
-    since_ms: U63 | None = None
-    until_ms: U63 | None = None
-    published_ms: U63 | None = None
-    leaf: DestinationStatus | None = None
-    problems: tuple[str, ...] = ()
-
-
-class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that a publisher signs with, if they were made offline. ``transient``: the first 8 bytes of
-    the SHA-256 of the transient public key, in hexadecimal. ``expires_ms``: when they expire, ms since
-    1970."""
-
-    transient: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
-    expires_ms: U63
 
 
 class Publisher(ABC):

@@ -110,6 +110,12 @@ class FarmQueries:
         scored = self._statuses.get(member)
         return NodeReport() if scored is None else scored.node
 
+    def is_draining(self, member: int) -> bool:
+        """Whether its newest status says that it is being drained: ``config.draining``, which the common
+        algorithm does not look at."""
+        newest = self.newest(member)
+        return newest is not None and (newest[1].config or {}).get("draining") is True
+
     def key_expiries(self) -> dict[int, int]:
         """When the offline keys of each current member that names some expire, ms since 1970 (D21)."""
         expiries = ((member, self.report(member).key_expires) for member in self.members)
@@ -190,12 +196,6 @@ class FarmQueries:
     def published_ms(self, own_ms: int) -> int:
         """The ``published`` date of a Meta LeaseSet that is made at ``own_ms``, wall clock (point 6)."""
         return meta_leaseset.published_ms(own_ms, self._state.last_published_ms)
-
-    def may_publish(self, member: int, now_ms: int, expires_ms: int | None) -> bool:
-        """Whether ``member`` may publish at ``now_ms``, with a `Lease` that ends at ``expires_ms``, both
-        on a clock of its own that counts suspended time."""
-        only_holder = self.publisher == member and self.due_since is not None
-        return only_holder and expires_ms is not None and now_ms < expires_ms
 
     def group(self, member: int) -> tuple[bool, bool]:
         """Point 5: members of the lowest group go first."""

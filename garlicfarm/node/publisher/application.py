@@ -14,6 +14,7 @@ from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
+from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishers import (
     check_publishers,
@@ -21,11 +22,9 @@ from garlicfarm.node.publisher.publishers import (
     publisher_directory,
     read_master_keys,
 )
-from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import Lease, least_R
+from garlicfarm.publishing.lease import least_R
 from garlicfarm.wire.messages import Configuration
 
 
@@ -35,7 +34,7 @@ class PublisherApplication(Application):
 
     def __init__(self, farm: str) -> None:
         self.fold = PublisherFold(farm)
-        self._publishing: PublishingTask | None = None  # while the application runs
+        self._part: MemberTask | None = None  # while the application runs
         self._section: FarmSection | None = None  # the same
 
     # ------------------------------------------------------------------ the state machine
@@ -62,16 +61,15 @@ class PublisherApplication(Application):
 
     async def run(self, context: ApplicationContext) -> None:
         """Report, hand over, publish, and log what the fold decides."""
-        fold, section, node_id, lease = self.fold, context.section, context.node_id, Lease()
+        fold, section, node_id = self.fold, context.section, context.node_id
         self._section = section
         keys = read_master_keys(section, node_id)
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
         record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
-        self._publishing = publishing = PublishingTask(context, fold, lease, keys, plugins, record)
+        self._part = MemberTask(context, fold, keys, plugins, record)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
-            nursery.start_soon(publishing.run)
-            nursery.start_soon(StatusReporter(context, fold, publishing, lease).run)
+            nursery.start_soon(self._part.run)
             nursery.start_soon(HandOver(context, fold).run)
 
     async def _log_decisions(
@@ -109,11 +107,11 @@ class PublisherApplication(Application):
             metrics.set_score(member, score)
         for member, expires_ms in self.fold.key_expiries().items():
             metrics.set_key_expiry(member, expires_ms)
-        for publisher in [] if self._publishing is None else self._publishing.publishers:
-            metrics.set_publishing(publisher.name, publisher.is_publishing)
+        for publisher in [] if self._part is None else self._part.core.publishers:
+            metrics.set_publishing(publisher.traits.name, publisher.state in ("publishing", "renewing"))
 
     def status(self) -> Mapping[str, Any]:
-        publishers = [] if self._publishing is None else self._publishing.describe()
+        publishers = [] if self._part is None else self._part.describe()
         return {
             "publisher": self.fold.publisher,
             "publishers": publishers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import trio
@@ -35,11 +36,12 @@ class BackendCheck:
         self.is_up = True
         self.problem: str | None = None
 
-    async def run(self) -> NoReturn:
-        """Test until cancelled."""
+    async def run(self, on_tested: Callable[[], None]) -> NoReturn:
+        """Test until cancelled; call ``on_tested`` after each test."""
         while True:
             due = trio.current_time() + self._interval_s
             await self.test()
+            on_tested()
             await trio.sleep_until(due)
 
     async def test(self) -> None:

@@ -1,116 +1,64 @@
-"""Posts this node's status once every interval of the farm, and keeps the clock of its lease.
+"""Measures for this member's statuses and posts them, when the member's core says so, and adds what the core
+does not know: figures of the router, the leaves and the other members.
 
-What its publishers have to say may not be able to wait that long (`PublishingReport.news`, D22). It is posted
-out of turn then, with the figures of the status before, since a router that is gone answers late. Such a
-status renews the lease and proves that this node lives, as any other does. It is not counted as a sign that
-others are silent, because it follows a counted one too soon; in the last tenth of an interval it takes the
-place of the next one, which would follow too soon.
+Source: `garlicfarm.publishing.status_turns`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable
+from typing import NoReturn
 
-import msgspec
 import trio
 
 from garlicfarm._version import __version__, revision
 from garlicfarm.application import ApplicationContext
-from garlicfarm.errors import EntryRefused, GarlicFarmError, RouterError
+from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, RouterError
 from garlicfarm.i2p.destination import destination_hash
-from garlicfarm.i2p.encoding import encode
 from garlicfarm.levels import THIS
-from garlicfarm.node.publisher import boot_clock
-from garlicfarm.node.publisher.leaf_figures import LeafFigures, ServedLeaves
+from garlicfarm.node.publisher.clocks import now
+from garlicfarm.node.publisher.leaf_figures import LeafFigures
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
-from garlicfarm.publisher import KeyReport
-from garlicfarm.publishing.documents import (
-    FAILED,
-    MAX_TRANSIENTS,
-    MemberTest,
-    MetaStatus,
-    NodeReport,
-    RouterStatus,
-    StatusDocument,
-)
-from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.documents import FAILED, MemberTest, NodeReport, RouterStatus
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import Lease, lease_ms
+from garlicfarm.publishing.member_core import Figures, MemberCore
 from garlicfarm.router import STATUS_TIMEOUT_S
-
-RETRY_PAUSE_S = 0.5
-
-
-class PublishingReport(ServedLeaves, Protocol):
-    """What a status says of this node's publishers.
-
-    ``publishing_to_report``: ``meta.publishing``; None: leave it out. ``last_published_ms``: the
-    ``published`` date of what a router took last, ms since 1970, 0: never. ``last_published_ls``: its bytes,
-    where they are known. ``lease_set``: the LeaseSet of a service that this node publishes (D22). ``news``:
-    what cannot wait for the next status, each item to be posted once; an item ``("released", index)`` only
-    by a status that is begun when ``index`` has been applied.
-    """
-
-    @property
-    def publishing_to_report(self) -> bool | None: ...
-    @property
-    def last_published_ms(self) -> int | None: ...
-    @property
-    def last_published_ls(self) -> bytes | None: ...
-    @property
-    def lease_set(self) -> bytes | None: ...
-    @property
-    def news(self) -> frozenset[tuple[str, int]]: ...
-
-    async def wait_news(self) -> None:
-        """Return when `news` may have changed."""
-        ...
-
-    def keys(self) -> Sequence[KeyReport]:
-        """The offline keys that this node signs with."""
-        ...
-
-    async def wait_confirmed(self) -> None:
-        """Return when every publisher has confirmed that nothing of an earlier process is published."""
-
-
-class _Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """What held when a status was begun. ``boot_ms``: the clock of leases."""
-
-    boot_ms: int
-    date_ms: int
-    applied: int
-    interval_ms: int
-    R: int
 
 
 class StatusReporter:
-    """One member's statuses.
+    """One member's statuses. It is the core's `garlicfarm.publishing.member_core.Surroundings`; ``serve``
+    comes before all else."""
 
-    A status that may or may not have been committed is posted again, the same bytes, until its outcome
-    is known. Its ``sequence`` makes the repetition harmless (D17: repetitions are skipped).
-    """
+    _core: MemberCore
+    _on_stepped: Callable[[], None]
+    _leaves: LeafFigures
 
-    def __init__(
-        self,
-        context: ApplicationContext,
-        fold: PublisherFold,
-        publishing: PublishingReport,
-        lease: Lease,
-    ) -> None:
+    def __init__(self, context: ApplicationContext, fold: PublisherFold) -> None:
         self._context = context
         self._fold = fold
-        self._publishing = publishing
-        self._lease = lease
-        self._leaves = LeafFigures(context, publishing)
         self._remote = RemoteSensing(context, fold, self._served)
         self._router: RouterStatus | None = None
-        self._posted_news: frozenset[tuple[str, int]] = frozenset()
-        self._sequence = 0
+        self._number = 0  # of what is measured or posted
+        self._turns = 0
+        self._measuring = trio.CancelScope()
+        self._ordered = trio.Event()
         self._reported = trio.Event()
         self._tried: frozenset[int] = frozenset()  # silent members that were tried since they fell silent
+
+    def serve(self, core: MemberCore, on_stepped: Callable[[], None]) -> None:
+        """Carry out what ``core`` decides; ``on_stepped`` is called after each answer."""
+        self._core, self._on_stepped = core, on_stepped
+        self._leaves = LeafFigures(self._context, core)
+
+    def obey(self) -> None:
+        """Stop what the core no longer wants, and have what it wants now begun."""
+        turns = self._core.turns
+        if turns.number != self._number:
+            self._measuring.cancel()
+            self._ordered.set()
+        if turns.turns != self._turns:
+            self._turns = turns.turns
+            self._reported.set()
 
     async def run(self) -> NoReturn:
         """Post until cancelled."""
@@ -142,128 +90,54 @@ class StatusReporter:
             self._tried = silent
 
     async def _report_all(self) -> NoReturn:
-        while self._context.applied_index == 0:  # the farm is unknown before it has a leader
-            await self._context.wait_applied(0)
-        # Its first status lets others publish. So it waits while a router may still publish for an earlier
-        # process, for a silent router as long as the farm waits for a dead node.
-        with trio.move_on_after(lease_ms(self._fold.interval_ms, self._fold.R) / 1000):
-            await self._publishing.wait_confirmed()
-        due, is_turn = trio.current_time(), True
+        core, turns = self._core, self._core.turns
         while True:
-            begun = self._begin()
-            if is_turn and not await self._measure():
-                begun = self._begin()  # it was interrupted by news
-            try:
-                await self._post(encode_status(self._status(begun)))
-                # The fold skips a status whose sequence is not above the last, as after the clock was set
-                # back. It does not count, so no lease rests on it.
-                if self._fold.last_sequence(self._context.node_id) == self._sequence:
-                    self._lease.committed(begun.boot_ms)
-            except EntryRefused as error:
-                self._context.log.error("status-refused", cause=str(error))
-            if is_turn:
-                self._reported.set()
-            due, is_turn = await self._next(due, begun.interval_ms)
+            while turns.number == self._number or turns.state not in ("measuring", "posting"):
+                self._ordered = trio.Event()
+                await self._ordered.wait()
+            self._number = turns.number
+            if turns.state == "measuring":
+                with trio.CancelScope() as self._measuring:
+                    await self._measure()
+                core.on_measured(self._number, now())
+            else:
+                await self._post(turns.entry)
+            self._on_stepped()
 
-    def _begin(self) -> _Begun:
-        """Begin a status: what it says of time is of now. What is posted with it is no longer news."""
-        fold = self._fold
-        begun = _Begun(
-            boot_ms=boot_clock.boot_ms(),
-            date_ms=time.time_ns() // 1_000_000,
-            applied=self._context.applied_index,
-            interval_ms=fold.interval_ms,
-            R=fold.R,
-        )
-        self._lease.begin(begun.boot_ms, begun.interval_ms, begun.R)
-        self._posted_news = self._publishing.news
-        return begun
-
-    async def _measure(self) -> bool:
-        """Ask the router for its figures; False if there are news before it has answered."""
-        is_done = False
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                while not self._has_news:
-                    await self._publishing.wait_news()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            deadline = trio.current_time() + STATUS_TIMEOUT_S
-            self._router = await self._router_status(deadline)
-            await self._leaves.collect(deadline)
-            is_done = not self._has_news
-            nursery.cancel_scope.cancel()
-        return is_done
-
-    @property
-    def _has_news(self) -> bool:
-        return bool(self._publishing.news - self._posted_news)
-
-    async def _next(self, last_due: float, named_ms: int) -> tuple[float, bool]:
-        """Wait for the next status: an interval, never less, or until there are news. A shorter interval
-        takes effect at once, a longer one with the next status: the lease rests on ``named_ms``, named by the
-        last status, and would end long before. Returns when the newest status in turn was due, and whether
-        the next one is in turn."""
-        begun = trio.current_time()
-        while True:
-            interval_ms = self._fold.interval_ms
-            period_s = min(interval_ms, named_ms) / 1000
-            due = max(last_due + period_s, begun)
-            with trio.move_on_at(due):
-                while self._fold.interval_ms == interval_ms and not self._has_news:
-                    await self._publishing.wait_news()
-                if self._has_news:
-                    is_early = trio.current_time() < due - period_s / 10
-                    return last_due if is_early else due, False
-                continue
-            return due, True
+    async def _measure(self) -> None:
+        """Ask the router for its figures."""
+        deadline = trio.current_time() + STATUS_TIMEOUT_S
+        self._router = await self._router_status(deadline)
+        await self._leaves.collect(deadline)
 
     async def _post(self, entry: bytes) -> None:
-        """Returns once the entry is committed and applied here."""
-        while True:
-            try:
-                index, _ = await self._context.post(entry)
-            except EntryRefused:
-                raise
-            except GarlicFarmError as error:
-                self._context.log.warning("status-not-posted", cause=str(error))
-                await trio.sleep(RETRY_PAUSE_S)
-            else:
-                break
-        while self._context.applied_index < index:
-            await self._context.wait_applied(self._context.applied_index)
+        core, number = self._core, self._number
+        try:
+            index, _ = await self._context.post(entry)
+        except EntryRefused as error:
+            core.on_status_refused(number, now(), str(error))
+        except GarlicFarmError as error:
+            core.on_status_failed(number, now(), str(error), has_quorum=not isinstance(error, NoQuorum))
+        else:
+            core.on_committed(number, index, now())
 
-    def _status(self, begun: _Begun) -> StatusDocument:
+    def figures(self) -> Figures:
+        """See `Surroundings`."""
         context, fold = self._context, self._fold
-        self._sequence = max(fold.last_sequence(context.node_id) + 1, begun.date_ms)
         status = context.raft_status()
         others = [member for member in fold.members if member != context.node_id]
         tests = tuple(test for member in others if (test := self._test(member)) is not None)
-        keys = self._publishing.keys()
-        lease_set = self._publishing.lease_set
         node = NodeReport(
             version=__version__,
             term=status.term,
             role=status.role.value,
             commit=status.commit,
-            applied=begun.applied,
-            interval_ms=begun.interval_ms,
-            R=begun.R,
             admin_url=context.admin_url,
             tests=tests or None,
-            transients=tuple(key.transient for key in keys)[:MAX_TRANSIENTS] or None,
-            key_expires=min((key.expires_ms for key in keys), default=None),
-            lease_set=encode(lease_set) if lease_set else None,
         )
-        return StatusDocument(
-            cluster=context.farm,
-            date=begun.date_ms,
-            id=context.node_id,
-            sequence=self._sequence,
-            config={"node": node, "program": _program()},
-            meta=self._meta(),
+        return Figures(
+            node=node,
+            program=_program(),
             router=self._router,
             destinations=tuple(self._leaves.newest()),
             remote_destinations=self._remote.destinations or None,
@@ -278,17 +152,6 @@ class StatusReporter:
             return None
         took_s, is_reached = handshake
         return MemberTest(member, round(took_s * 1000) if is_reached else FAILED)
-
-    def _meta(self) -> MetaStatus:
-        meta, publishing = self._context.section.meta, self._publishing
-        lease_set = publishing.last_published_ls
-        return MetaStatus(
-            destination=meta.destination or None,
-            publish_config=meta.publish,
-            last_published_ls=encode(lease_set) if lease_set else None,
-            last_published_time=publishing.last_published_ms,
-            publishing=publishing.publishing_to_report,
-        )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:
         router = self._context.router
@@ -306,10 +169,10 @@ class StatusReporter:
 
     def _served(self) -> frozenset[bytes]:
         """The hashes of the destinations that this node's router serves itself."""
-        section, publishing = self._context.section, self._publishing
+        section, core = self._context.section, self._core
         own = [leaf.destination for leaf in section.leaf]
-        if publishing.publishing_to_report:
-            own += [leaf.destination for leaf in publishing.leaves()]
+        if core.publishing:
+            own += [leaf.destination for leaf in core.leaves()]
             own += [section.meta.destination] if section.meta.destination else []
         return frozenset(map(destination_hash, own))
 
