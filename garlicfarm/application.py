@@ -83,7 +83,8 @@ class Origin(msgspec.Struct, frozen=True):
 
 class MemberReport(msgspec.Struct, frozen=True):
     """What the application knows of a member from that member's entries; None where it says nothing.
-    ``age_s``: how long ago it said so, by this node's clock. ``is_silent``: an entry of it is overdue."""
+    ``age_s``: how long ago it said so, by this node's clock. ``is_silent``: an entry of it is overdue.
+    ``is_drained``: it lets go of what it does for the farm, and may be stopped."""
 
     term: int | None = None
     commit: int | None = None
@@ -92,6 +93,7 @@ class MemberReport(msgspec.Struct, frozen=True):
     admin_url: str | None = None
     age_s: float | None = None
     is_silent: bool = False
+    is_drained: bool = False
 
 
 class AdminRequest(msgspec.Struct, frozen=True):
@@ -237,6 +239,19 @@ class Application(ABC):
     async def run(self, context: ApplicationContext) -> None:  # noqa: B027 - most have no tasks
         """The application's own tasks, from before the first entry is applied until cancelled; by default
         there are none. It may return early. An error that leaves it ends the node."""
+
+    def drain(self, drained: bool) -> None:  # noqa: B027 - most do nothing that another member could do
+        """From now on let go of what this member does for the farm, if another one can do it, and take
+        nothing new on; or take part again. Called again and again with the same value, also before `run`."""
+
+    def holds(self) -> str:
+        """What this member still does for the farm that would be missing if its node ended now, as a
+        sentence; "": nothing, and it has nothing to tell the farm either."""
+        return ""
+
+    async def let_go(self, bound_s: float) -> None:  # noqa: B027 - as `drain`
+        """The node is about to end: let go as `drain` says, and return once another member does what this one
+        did, or after ``bound_s``. Cancelled then; `run` is cancelled after that."""
 
     def endpoints(self, context: ApplicationContext) -> Sequence[AdminEndpoint]:
         """The application's own endpoints of the admin API; by default none. Asked once. Where the admin

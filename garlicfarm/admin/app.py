@@ -93,6 +93,9 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/", api.guarded("admin", dashboard.act), methods=["POST"]),
             Route("/static/{name}", api.guarded("reader", dashboard.static)),
             Route("/v1/node", api.guarded("reader", api.node)),
+            Route("/v1/node/drain", api.guarded("reader", api.draining), methods=["GET"]),
+            Route("/v1/node/drain", api.guarded("admin", api.drain), methods=["POST"]),
+            Route("/v1/node/undrain", api.guarded("admin", api.undrain), methods=["POST"]),
             Route("/v1/farms", api.guarded("reader", api.farms)),
             of_farm("GET", "status", "reader", api.status),
             of_farm("GET", "log", "reader", api.log),
@@ -175,6 +178,17 @@ class _Api:
                 "farms": list(node.farms),
             }
         )
+
+    async def draining(self, request: Request, user: str) -> Response:
+        return json_answer({"schema": "garlicfarm.node-drain/1", **self._node.draining.report()})
+
+    async def drain(self, request: Request, user: str) -> Response:
+        await self._node.draining.set(True)
+        return await self.draining(request, user)
+
+    async def undrain(self, request: Request, user: str) -> Response:
+        await self._node.draining.set(False)
+        return await self.draining(request, user)
 
     async def farms(self, request: Request, user: str) -> Response:
         rows = [

@@ -153,6 +153,18 @@ class FarmView(EntrySource, Protocol):
         """
 
 
+class DrainingView(Protocol):
+    """Whether this node lets go of its part in its farms."""
+
+    async def set(self, drained: bool) -> None:
+        """Have it let go, or take part again; the mark outlasts a restart. Raises `StorageError`: this node's
+        disk refuses; nothing was changed."""
+
+    def report(self) -> dict[str, Any]:
+        """``drained``, ``safe`` (it may be stopped now), and ``holds``: why not, a sentence each."""
+        ...
+
+
 class NodeView(Protocol):
     """This node."""
 
@@ -172,6 +184,9 @@ class NodeView(Protocol):
     def users(self) -> UserStore: ...
     @property
     def metrics(self) -> NodeMetrics: ...
+
+    @property
+    def draining(self) -> DrainingView: ...
 
     def ready(self) -> bool:
         """Whether every farm knows a leader, and its disk answers."""

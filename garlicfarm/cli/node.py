@@ -34,6 +34,8 @@ _HOMES = ("/home", "/root", "/run/user")
 @click.group(
     cls=CommandGroup,
     targets={
+        "drain": "garlicfarm.cli.node_drain:drain",
+        "undrain": "garlicfarm.cli.node_drain:undrain",
         "join": "garlicfarm.cli.node_join:join",
         "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",
         "leave": "garlicfarm.cli.member:leave",

@@ -101,6 +101,16 @@ class AdminClient:
         """Id, version, uptime, transports and farms of the node that answers."""
         return _object(await self._ask("GET", "/v1/node"))
 
+    async def draining(self) -> dict[str, Any]:
+        """Whether the node that answers is drained, whether it may be stopped now (``safe``), and why not
+        (``holds``)."""
+        return _object(await self._ask("GET", "/v1/node/drain"))
+
+    async def drain(self, drained: bool = True) -> dict[str, Any]:
+        """Have the node that answers let go of its part in its farms, or take part again; what `draining`
+        says then."""
+        return _object(await self._ask("POST", "/v1/node/drain" if drained else "/v1/node/undrain"))
+
     async def farms(self) -> list[dict[str, Any]]:
         """One row per farm: name, application, farm_id, first_index, commit_index, leader."""
         return _rows(await self._ask("GET", "/v1/farms"), "farms")

@@ -90,7 +90,7 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     id: NodeId
     data_dir: FilePath = Path("data")
     preset: Preset = "clearnet"
-    shutdown_timeout_s: Seconds = 10.0
+    shutdown_timeout_s: Seconds = 30.0
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,6 +185,26 @@ class FarmAdminView(CommittedEntries):
         self.replica.log.info("step-down-asked", to=to, user=user)
         return await self._core.step_down(to)
 
+    # ------------------------------------------------------------------ letting go
+
+    def drain(self, drained: bool) -> None:
+        """See `Application.drain`."""
+        self._application.drain(drained)
+
+    def holds(self) -> str:
+        """See `Application.holds`."""
+        return self._application.holds()
+
+    async def let_go(self, bound_s: float) -> None:
+        """See `Application.let_go`."""
+        await self._application.let_go(bound_s)
+
+    def others(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The other members, and those of them that are there and not drained."""
+        others = frozenset(server.id for server in self._core.configuration.servers) - {self.node_id}
+        is_drained = {member: self._application.member_report(member).is_drained for member in others}
+        return others, frozenset(one for one in others if self._keeps_up(one) and not is_drained[one])
+
     # ------------------------------------------------------------------ status
 
     def status(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from garlicfarm.feed.pages import reader_limiter
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.applications import ApplicationFactory, check_applications, find_applications
+from garlicfarm.node.draining import Draining
 from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
 from garlicfarm.node.transports import Transports
@@ -31,6 +32,9 @@ from garlicfarm.wire.messages import Configuration
 
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp
+
+LETTING_GO = 0.75
+"""The part of the time to stop in which others take over."""
 
 
 async def serve(
@@ -104,6 +108,7 @@ class Node:
         self._named: frozenset[str] = frozenset()
         self._transports = Transports(config, self.metrics, self._log, self._named_networks)
         self._farms: dict[str, HostedFarm] = {}
+        self.draining = Draining(config.node.data_dir / "drained", self._farms, self._log)
         self._listeners = Listeners(self._transports, self._farms, self.users, self.metrics, self._log)
         parts = NodeParts(
             config=config,
@@ -194,14 +199,15 @@ class Node:
                     for farm in tuple(self._farms.values()):  # one may fail while another starts
                         await nursery.start(self._run_farm, farm)
                     self._write_admin_url()
+                    nursery.start_soon(self.draining.run)
                     self._log.info("started", version=__version__, admin=self.admin_url)
                     task_status.started(self)
                 async with trio.open_nursery() as running:
                     for event in (shutdown, self._is_over):
                         running.start_soon(_cancel_at, event, running.cancel_scope)
                 self._log.info("stopping")
+                await self.draining.let_go(self.config.node.shutdown_timeout_s * LETTING_GO)
                 ending.set()
-                await self._hand_over()
             nursery.cancel_scope.cancel()
         self._log.flush()
         if self._removed is not None:
@@ -221,13 +227,6 @@ class Node:
             part.replace(part.with_name("admin.url"))
         except OSError as error:
             raise StorageError(f"cannot write {part}: {error.strerror}") from error
-
-    async def _hand_over(self) -> None:
-        """Transfer the leadership of each farm that this node leads."""
-        with trio.move_on_after(self.config.node.shutdown_timeout_s / 2):
-            async with trio.open_nursery() as nursery:
-                for farm in self._farms.values():
-                    nursery.start_soon(farm.replica.hand_over)
 
     async def _run_farm(self, farm: HostedFarm, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one farm's tasks. A failed store ends the farm, and so does the removal of this member. The

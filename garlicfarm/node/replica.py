@@ -307,11 +307,11 @@ class Replica:
         finally:
             self.peers.on_session_ended(member)
 
-    async def hand_over(self) -> None:
-        """If this member leads, transfer the leadership to another one. Returns when it no longer leads, or
-        when no member took over within the deadline of a request."""
+    async def hand_over(self, to: int = 0) -> None:
+        """If this member leads, transfer the leadership to ``to``, 0: the one best placed. Returns when it no
+        longer leads, or when no member took over within the deadline of a request."""
         with trio.move_on_after(self.section.raft.rpc_timeout_s):
             try:
-                await self.step_down()
+                await self.step_down(to)
             except (NotLeader, ProposalDropped, NoQuorum) as error:
                 self.log.debug("not-handed-over", cause=str(error))

@@ -416,6 +416,17 @@ class MemberCore:
 
     # ------------------------------------------------------------------ letting go
 
+    def holds(self) -> str:
+        """What would be missing if a drained member ended now, as a sentence; "": nothing."""
+        now, what = self._situation(), "it publishes" if self._is_exposed() else "it is the publisher"
+        if not now.is_free:
+            return (
+                f"{what}, until another member does" if now.others_can else f"{what}, and no other member can"
+            )
+        if not now.is_told:
+            return "the farm has not been told yet"
+        return "" if now.is_followed else "the next publisher does not publish yet"
+
     def _is_exposed(self) -> bool:
         return any(each.is_exposed(self._now.boot_ms, self.lease_ms) for each in self.publishers)
 

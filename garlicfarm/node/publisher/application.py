@@ -99,6 +99,19 @@ class PublisherApplication(Application):
                         log.warning("entry-skipped", reason=reason, count=count)
             await context.wait_applied(context.applied_index)
 
+    # ------------------------------------------------------------------ letting go
+
+    def drain(self, drained: bool) -> None:
+        if self._part is not None:
+            self._part.drain(drained)
+
+    def holds(self) -> str:
+        return "" if self._part is None else self._part.core.holds()
+
+    async def let_go(self, bound_s: float) -> None:
+        if self._part is not None:
+            await self._part.stop(bound_s)
+
     # ------------------------------------------------------------------ figures of the farm
 
     def collect(self, metrics: FarmMetrics) -> None:
@@ -135,6 +148,7 @@ class PublisherApplication(Application):
             admin_url=node.admin_url,
             age_s=round(age_s, 1),
             is_silent=not self.fold.is_recent(member),
+            is_drained=self.fold.is_draining(member),
         )
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:

@@ -89,8 +89,9 @@ class MemberTask:
 
     def drain(self, drained: bool) -> None:
         """See `MemberCore.drain`."""
-        self.core.drain(drained, now())
-        self._on_stepped()
+        if drained != (self.core.ending.state == "drained"):
+            self.core.drain(drained, now())
+            self._on_stepped()
 
     async def stop(self, bound_s: float) -> None:
         """Let go of this member's part, within ``bound_s``."""
