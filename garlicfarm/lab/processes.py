@@ -31,7 +31,7 @@ from garlicfarm.lab.cleanup import lock_holder
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 45.0  # longer than a node takes at most
 """How long a process may work or idle; waiting for a busy machine does not count."""
 LOOK_S = 0.05
 LAST_LINES = 15

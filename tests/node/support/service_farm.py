@@ -1,0 +1,124 @@
+"""Three real nodes that publish one service, by publishers that note what they do.
+
+The interval is so long that nothing happens by a status in its turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from garlicfarm.i2p.lease_set import decode_lease_set
+from garlicfarm.node.publisher import PublisherApplication, application
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
+from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
+from tests.i2p.encodings import lease_set_2, long_term
+from tests.node.support.cluster import Cluster, cluster, member
+from tests.running import wait_until
+
+INTERVAL_MS = 600_000
+KEYS = long_term(b"\7" * 32)
+
+
+class Service(SimulatedPublisher):
+    """A service that all members have. ``serves_s``: the ``published`` date of the LeaseSet by which its
+    clients know it, 0: none; it is served until another one has been announced. ``calls``: of all members, in
+    their order."""
+
+    calls: list[tuple[int, str]]
+
+    def __init__(self, site: PublisherSite, calls: list[tuple[int, str]]) -> None:
+        super().__init__(SimulatedPublisherConfig(), Path(), site)
+        self.calls = calls
+        self.serves_s = 0
+
+    @property
+    def destination(self) -> bytes:
+        return KEYS.destination
+
+    async def publish(self, order: PublishOrder) -> Published:
+        published = await super().publish(order)
+        self.serves_s = order.published_ms // 1000
+        self.calls.append((self.site.node_id, "publish"))
+        data = lease_set_2(KEYS, self.serves_s, 600, (), offline=None)
+        return msgspec.structs.replace(published, lease_set=data)
+
+    async def retire(self, successor: bytes | None) -> None:
+        await super().retire(successor)
+        self.calls.append((self.site.node_id, "retire" if successor is None else "announce"))
+        if successor is not None:
+            self.serves_s = decode_lease_set(successor).published_s
+
+    def kill_router(self) -> None:
+        super().kill_router()
+        self.serves_s = 0
+        self.calls.append((self.site.node_id, "killed"))
+
+
+class ServiceFarm:
+    """``services``: of each member. ``calls``: what they did, in order."""
+
+    def __init__(self, nodes: Cluster, services: dict[int, Service], calls: list[tuple[int, str]]) -> None:
+        self.nodes = nodes
+        self.services = services
+        self.calls = calls
+
+    def fold(self, node_id: int = 1) -> Any:
+        own = self.nodes.replica(node_id).application
+        assert isinstance(own, PublisherApplication)
+        return own.fold
+
+    async def publisher(self, other_than: int = 0) -> int:
+        """Wait for one that publishes, has told its LeaseSet, and is the only one."""
+
+        def publishing() -> list[int]:
+            return [
+                node_id
+                for node_id, service in self.services.items()
+                if service.order is not None and node_id != other_than
+            ]
+
+        await wait_until(lambda: publishing() and self.fold().report(publishing()[0]).lease_set is not None)
+        (found,) = publishing()
+        return found
+
+    def statuses(self, author: int, after: int, of: int = 1) -> list[dict[str, Any]]:
+        """Those of ``author`` above an index, in the log of the node ``of``."""
+        replica = self.nodes.replica(of)
+        if replica.applied_index == after:
+            return []
+        entries = replica.store.entries(after + 1, replica.applied_index + 1, 1 << 30)
+        documents = [json.loads(entry.value) for entry in entries if entry.value_type == 1]
+        return [each for each in documents if "admin" not in each["config"] and each["id"] == author]
+
+    async def override(self, member: int, mode: str) -> None:
+        view: Any = self.nodes.node(min(self.nodes.running)).farms["farm"]
+        await view.administer("override", {"member": member, "mode": mode}, "alice")
+
+
+@asynccontextmanager
+async def service_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceFarm]:
+    services: dict[int, Service] = {}
+    calls: list[tuple[int, str]] = []
+
+    def make_publishers(section: Any, node_id: int, *rest: Any) -> list[Publisher]:
+        site = PublisherSite(farm="farm", node_id=node_id, directory=tmp_path / f"site{node_id}")
+        services[node_id] = Service(site, calls)
+        return [services[node_id]]
+
+    monkeypatch.setattr(application, "make_publishers", make_publishers)
+    tables: Any = {"publishers": ({"plugin": "simulated"},)}
+    members = {n: member(router={"plugin": "simulated", "seed": n}, **tables) for n in (1, 2, 3)}
+    async with cluster(tmp_path, 3, members=members, application="publisher") as nodes:
+        await nodes.leader()
+        view: Any = nodes.node(1).farms["farm"]
+        await view.administer("interval", {"ms": INTERVAL_MS}, "alice")
+        farm = ServiceFarm(nodes, services, calls)
+        await wait_until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
+        yield farm
