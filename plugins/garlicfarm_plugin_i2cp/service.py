@@ -101,7 +101,7 @@ class ServicePublisher(Publisher):
 
     async def standby(self) -> None:
         """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
-        on; it is enough then that the router answers."""
+        on."""
         await self._keeper.standby()
         await check_target(self._target)
 

@@ -7,10 +7,10 @@ One task, `ServiceKeeper.run`, opens one session after another and holds each wi
 the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
-There is one session at a time. A retired one is kept until no client uses it any more, or an order comes that
-it must not carry out; then a new one is opened, with a new encryption key. A session that is refused or dies
-is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it has
-tunnels.
+There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
+publish again until then; afterwards a new one is opened, with a new encryption key. A session that is refused
+or dies is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it
+has tunnels.
 
 Peers' messages pass in both directions beside that. What is to be sent is queued, up to a number of messages;
 the streams keep the rest until there is room. What comes while there is no session is dropped and counted:
@@ -105,7 +105,7 @@ class ServiceKeeper:
     # ------------------------------------------------------------------ what the publisher asks for
 
     async def standby(self) -> None:
-        """Stop publishing; returns when a session is ready to publish, or a retired one still serves.
+        """Stop publishing; returns when a session is ready to publish, which a retired one may be.
 
         Raises `PublisherError`: the keys have expired, the next attempt fails, or it takes more than 25 s.
         """
@@ -143,11 +143,10 @@ class ServiceKeeper:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it could publish at once, or a retired session still serves, or has been followed by one
-        that builds tunnels, which takes seconds: the router is well."""
+        """Whether it could publish at once, or a retired session has been followed by one that builds
+        tunnels, which takes seconds: the router is well."""
         session, now_s = self.session, trio.current_time()
-        is_used = session is not None and (session.phase == "retired" or session.is_warm(now_s))
-        return is_used or now_s < self._renewal_end_s
+        return (session is not None and session.is_warm(now_s)) or now_s < self._renewal_end_s
 
     @property
     def problem(self) -> str:
@@ -261,7 +260,7 @@ class ServiceKeeper:
                 self._wake.set()
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
-        while not self._is_over(session):
+        while trio.current_time() < session.drained_s:
             await trio.lowlevel.checkpoint_if_cancelled()  # before it takes what would be lost then
             self._wake = trio.Event()
             if self._order is not None:
@@ -275,13 +274,6 @@ class ServiceKeeper:
         self._renewal_end_s = trio.current_time() + PATIENCE_S
         if self._order is None:
             self._abandon_clients()
-
-    def _is_over(self, session: ServiceSession) -> bool:
-        if session.phase != "retired":
-            return False
-        if self._order is not None:
-            return not session.can_resume(self._order)
-        return trio.current_time() >= session.drained_s
 
     def _take_batch(self) -> list[bytes]:
         batch: list[bytes] = []

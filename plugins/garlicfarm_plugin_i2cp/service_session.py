@@ -12,16 +12,18 @@ answered with the one that it was given last. Once it may be told its successor'
 to each client beside its next message. Until that expires, the router is given it again and again: i2pd marks
 only the clients that it knows at that moment, and forgets to pass it on where an earlier LeaseSet is
 acknowledged after it. Beside a SYN answer it would come too early: i2pd checks the signature with the key of
-the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once. A
-retired session becomes active again only if no other member has published since: a
-farm without a leader takes the role for a while.
+the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once.
+
+A retired session becomes active again when an order comes, at once if another member has published since: it
+has tunnels, and its clients' ratchets with its key are alive. Its LeaseSet is dated after the other member's,
+who hands the clients back. Floodfills get it up to 20 s later: i2pd publishes no sooner after the last time.
 
 Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
 ten minutes. So leases are shortened here. They are dated by the router's clock, as far as its answers tell
 it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
 
-Each session has an encryption key of its own. With a shared one, clients would keep encrypting for a router
-that has died.
+Each session has an encryption key of its own, and keeps it. With a shared one, clients would keep encrypting
+for a router that has died.
 """
 
 from __future__ import annotations
@@ -199,14 +201,16 @@ class ServiceSession:
 
     def publish(self, order: PublishOrder, now_s: float) -> None:
         """Let ``order`` stand: `advance` publishes as soon as there are tunnels, and again at each interval.
-        A newer order is carried out at once, but 20 s after the last publication at the earliest."""
+        One that renews another is carried out 20 s after the last publication at the earliest; one that gives
+        the role back, at once: clients wait for it."""
         if order is self._order:
             return
-        if self.phase == "retired":
-            assert self.can_resume(order), "another member has published since"
-        self._order, self.drained_s = order, math.inf
+        is_renewal = self._given is not None and self._given.order.due_index == order.due_index
+        if not is_renewal:
+            self.since_ms = None
+        self._order, self.drained_s, self._has_successor = order, math.inf, False
         if self.has_asked:
-            self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
+            self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S) if is_renewal else now_s
 
     def retire(self, now_s: float) -> None:
         """Publish nothing more, and compose nothing more. A session that never was active stays on standby,
@@ -223,11 +227,6 @@ class ServiceSession:
             self._get_date(now_s, self._on_retirement_read)
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
         self.drained_s = now_s + left_s + DRAIN_S
-
-    def can_resume(self, order: PublishOrder) -> bool:
-        """Whether this retired session may carry out ``order``: no other member was named since."""
-        is_same = self._given is not None and self._given.order.due_index == order.due_index
-        return is_same and not self._has_successor
 
     def pass_on(self, successor: bytes, now_s: float) -> None:
         """Give the clients of this retired session the LeaseSet of its successor, until it expires; once.

@@ -172,16 +172,36 @@ async def test_successor_without_a_retired_session_changes_nothing(bench, autoju
     assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
 
 
-async def test_named_again_while_it_drains_another_session_is_opened(bench, autojump_clock):
+async def test_named_again_after_another_member_the_session_publishes_at_once(bench, autojump_clock):
+    """Not 20 s after its last publication: clients wait for the LeaseSet, which the other one passes on."""
     first = await publishing(bench)
     await bench.keeper.retire(None)
+    await bench.keeper.retire(successor := bench.successor(later_s=3))
+    await bench.keeper.standby()
     bench.router.asks_after_s = 4.0
     await trio.sleep(10)
-    await bench.keeper.publish(bench.order(8, START_MS + 10_000))
-    assert trio.current_time() == pytest.approx(14)
-    assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
-    assert bench.published[-1].private_key != first.private_key
-    assert bench.published[-1].lease_set.published_s > first.lease_set.published_s
+    published = await bench.keeper.publish(bench.order(8, START_MS + 10_000))
+    assert trio.current_time() == pytest.approx(10)
+    assert published.lease_set == bench.published[-1].data
+    assert bench.published[-1].private_key == first.private_key
+    assert bench.published[-1].lease_set.published_s == START_MS // 1000 + 10
+    assert bench.keeper.session is not None
+    assert bench.keeper.session.since_ms == START_MS + 10_000
+    await trio.sleep(60)
+    assert [each.at_s for each in bench.published] == pytest.approx([0, 10, 35, 60])
+    assert successor not in [each.data for each in bench.given if each.at_s > 10]
+    assert bench.router.bodies(DESTROY_SESSION) == []
+    assert bench.abandoned_at == []
+
+
+async def test_retired_session_whose_tunnels_have_ended_is_not_ready(bench, autojump_clock):
+    bench.router.tunnel_s = (60,)
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    assert bench.keeper.is_ready
+    await trio.sleep(61)
+    assert not bench.keeper.is_ready
+    assert bench.keeper.problem == "the router at 127.0.0.1:7654 has no tunnels for the service"
 
 
 async def test_named_again_before_any_other_was_the_session_goes_on(bench, autojump_clock):
@@ -234,12 +254,15 @@ async def test_clients_are_sent_something_after_each_time_that_the_successor_is_
     assert types == [CREATE_LEASE_SET_2, SEND_MESSAGE] * 2
 
 
-async def test_named_again_after_a_successor_the_session_does_not_go_on(bench, autojump_clock):
-    first = await publishing(bench)
-    await bench.keeper.retire(None)
+async def test_successor_of_the_second_term_is_passed_on_like_that_of_the_first(bench, autojump_clock):
+    await publishing(bench)
     await bench.keeper.retire(bench.successor())
-    await bench.keeper.publish(bench.order(published_ms=START_MS + 1000))
-    assert bench.published[-1].private_key != first.private_key
+    await bench.keeper.publish(bench.order(8, START_MS + 2000))
+    await bench.keeper.retire(second := bench.successor(later_s=4))
+    await wait_all_tasks_blocked()
+    assert bench.given[-1].data == second
+    assert not bench.given[-1].is_published
+    assert bench.keeper.problem == ""
 
 
 async def test_retired_before_it_was_active_the_session_stays_on_standby(bench, autojump_clock):
