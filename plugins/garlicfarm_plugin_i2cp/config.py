@@ -30,9 +30,19 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         bool, setting("Mode service: HTTP requests get headers that name the client.")
     ] = False
 
+    drain_s: Annotated[
+        float,
+        setting(
+            "Mode service: how long streams that are open at a hand-over may finish; then they are reset.",
+            ge=0,
+            le=600,
+        ),
+    ] = 0.0
+
     def __post_init__(self) -> None:
         is_service = self.mode == "service"
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
-        if not is_service and (self.target or self.keys or self.leases != "default" or self.client_headers):
-            raise ValueError("target, keys, leases and client_headers are for mode service only")
+        has_service_keys = self.leases != "default" or self.client_headers or self.drain_s
+        if not is_service and (self.target or self.keys or has_service_keys):
+            raise ValueError("target, keys, leases, client_headers and drain_s are for mode service only")

@@ -70,6 +70,7 @@ class ServicePublisher(Publisher):
             limits=limits_for(_max_open_files()),
             random=random.SystemRandom(),
             has_client_headers=config.client_headers,
+            drain_s=config.drain_s,
         )
         self._keeper = ServiceKeeper(
             router,
@@ -114,7 +115,8 @@ class ServicePublisher(Publisher):
 
     async def retire(self, successor: bytes | None) -> None:
         """See `Publisher.retire`. The session goes on to serve the clients that know it, and hands them
-        ``successor``, until they have forgotten its leases."""
+        ``successor``, until they have forgotten its leases. Streams that are open when it does so are reset
+        after ``drain_s``, unless another order comes first; nothing waits for them."""
         await self._keeper.retire(successor)
 
     async def status(self) -> PublisherStatus:

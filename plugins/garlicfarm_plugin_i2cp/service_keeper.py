@@ -60,6 +60,12 @@ class Clients(Protocol):
         """The router was given a successor's LeaseSet, which it sends along with the next message to each
         client."""
 
+    def hand_over(self) -> None:
+        """The clients are being handed over to a successor."""
+
+    def take_back(self) -> None:
+        """They are served here again, or will be."""
+
     def reset_all(self) -> None:
         """No session serves the clients any more, and no order lets another one follow: one has died, or a
         retired one is over, and it may `send` a last time."""
@@ -121,6 +127,7 @@ class ServiceKeeper:
         self._keys.check_expiry(self._now_ms())
         if self._order is None or _key(self._order) != _key(order):
             self._order, self._has_clients = order, True
+            self._clients.take_back()
             self._wake.set()
         order = self._order
         await self._wait(lambda: self._published(order) is not None)
@@ -136,7 +143,8 @@ class ServiceKeeper:
         if successor is None or session is None:
             return
         try:
-            session.pass_on(successor, trio.current_time())
+            if session.pass_on(successor, trio.current_time()):
+                self._clients.hand_over()
         except ValueError as error:
             self._problem = f"the successor's LeaseSet is not passed on to clients: {error}"
         self._wake.set()

@@ -228,14 +228,15 @@ class ServiceSession:
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
         self.drained_s = now_s + left_s + DRAIN_S
 
-    def pass_on(self, successor: bytes, now_s: float) -> None:
+    def pass_on(self, successor: bytes, now_s: float) -> bool:
         """Give the clients of this retired session the LeaseSet of its successor, until it expires; once.
+        Returns whether it begins with that now.
 
         Raises `ValueError`: floodfills would not take it, it belongs to another destination, or it is not
         newer than what was published here.
         """
         if self.phase != "retired" or self._has_successor:
-            return
+            return False
         lease_set = verify_lease_set(successor, self.router_ms(now_s) // 1000)
         if lease_set.destination != self._keys.keys.destination:
             raise ValueError("it belongs to another destination")
@@ -245,6 +246,7 @@ class ServiceSession:
         self._has_successor, self._last = True, successor
         self._successor_until_ms = (lease_set.published_s + lease_set.expires_s) * 1000
         self._pass_on(now_s)
+        return True
 
     # ------------------------------------------------------------------ what is known
 

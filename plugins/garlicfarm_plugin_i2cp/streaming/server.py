@@ -20,6 +20,10 @@ both: the client gets a RESET, the service a TCP reset, so that neither takes a 
 differs. A service may answer, and close, before it has read all that the client sends; the rest is read and
 dropped then, so that the client gets the answer.
 
+A stream does not move to the destination's next server: its client sends the rest there, where it is unknown.
+So those that are open at a hand-over are reset, at once or after a while, and the client can open others.
+Streams that begin later, of clients that do not know yet, are served to their end.
+
 There are at most as many connections as streams may be open: one that still takes the last bytes of a stream
 that has ended counts, too. Memory for each stream is bounded: the core's two buffers, and one chunk for each
 direction. A slow service stops the client through the receive window, a slow client stops the service through
@@ -102,6 +106,7 @@ class StreamServer:
     :param target: where the service listens
     :param random: for the streams' ids
     :param has_client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
+    :param drain_s: how long the streams that are open at a hand-over may finish; then they are reset
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
     """
 
@@ -113,10 +118,14 @@ class StreamServer:
         limits: Limits = DEFAULT_LIMITS,
         random: random.Random,
         has_client_headers: bool = False,
+        drain_s: float = 0.0,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._target = target
         self._has_client_headers = has_client_headers
+        self._drain_s = drain_s
+        self._drained_s = math.inf
+        self._draining: list[Stream] = []
         self._now_ms = now_ms
         self._streams = Streams(keys, random=random, limits=limits)
         self._max_connections = limits.streams
@@ -166,6 +175,16 @@ class StreamServer:
         self._streams.reset_all()
         self._exchange()
 
+    def hand_over(self) -> None:
+        """Another server has the destination now: the streams that are open now end in time."""
+        self._draining = list(self._connections)
+        self._drained_s = trio.current_time() + self._drain_s
+        self._wake()
+
+    def take_back(self) -> None:
+        """This server has it again: no stream has to end."""
+        self._draining, self._drained_s = [], math.inf
+
     def address_peers(self) -> None:
         """Send each peer that was heard of lately something unsigned, beside which its router gets what ours
         has for it."""
@@ -193,6 +212,8 @@ class StreamServer:
         """Do what the core wants done now. Returns when to call this again, on Trio's clock; without room,
         `on_room` comes first."""
         assert self._outbox is not None, "a stream before `run`"
+        if trio.current_time() >= self._drained_s:
+            self._end_drained()
         room = self._outbox.room
         payloads = self._streams.take_payloads(trio.current_time(), room) if room else []
         for peer, payload in payloads:
@@ -204,7 +225,15 @@ class StreamServer:
         if len(payloads) == room:
             return -math.inf
         wake_s = self._streams.wake_s
-        return math.inf if wake_s is None else wake_s
+        return self._drained_s if wake_s is None else min(wake_s, self._drained_s)
+
+    def _end_drained(self) -> None:
+        """Reset those that were open at the hand-over, and still are. What has ended may have bytes left that
+        the service takes."""
+        for stream in self._draining:
+            if stream.ended is None:
+                stream.reset()
+        self.take_back()
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Opened):

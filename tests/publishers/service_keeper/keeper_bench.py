@@ -50,6 +50,8 @@ class Bench(KeeperBench):
         """What the keeper had room for when it said that it had some."""
         self.abandoned_at: list[float] = []
         """When the keeper said that no session serves the clients any more."""
+        self.handed_over_at: list[float] = []
+        """When it said that the clients have a successor; emptied when it took them back."""
         self.keeper = ServiceKeeper(
             self.address, keys, plan, self, configuration=self.configuration, now_ms=self.now_ms
         )
@@ -60,6 +62,12 @@ class Bench(KeeperBench):
     def reset_all(self) -> None:
         self.abandoned_at.append(trio.current_time())
         self.keeper.send(b"peer", b"RESET")
+
+    def hand_over(self) -> None:
+        self.handed_over_at.append(trio.current_time())
+
+    def take_back(self) -> None:
+        self.handed_over_at.clear()
 
     def address_peers(self) -> None:
         self.keeper.send(b"peer", b"ACK")

@@ -265,6 +265,21 @@ async def test_successor_of_the_second_term_is_passed_on_like_that_of_the_first(
     assert bench.keeper.problem == ""
 
 
+async def test_clients_are_handed_over_once_and_taken_back_by_the_next_order(bench, autojump_clock):
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    await bench.keeper.retire(bench.successor(later_s=-60))
+    assert bench.handed_over_at == []
+    await trio.sleep(3)
+    await bench.keeper.retire(bench.successor())
+    await trio.sleep(4 * PASS_ON_S)
+    await bench.keeper.standby()
+    await bench.keeper.retire(bench.successor())
+    assert bench.handed_over_at == [3.0]
+    await bench.keeper.publish(bench.order(8, bench.now_ms()))
+    assert bench.handed_over_at == []
+
+
 async def test_retired_before_it_was_active_the_session_stays_on_standby(bench, autojump_clock):
     bench.router.asks_after_s = 13.0
     with trio.move_on_after(5):

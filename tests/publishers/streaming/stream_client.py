@@ -169,7 +169,12 @@ class Network:
 
 @asynccontextmanager
 async def stream_network(
-    port: int, *, limits: Limits = DEFAULT_LIMITS, client_headers: bool = False, room: int = ROOM
+    port: int,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    client_headers: bool = False,
+    drain_s: float = 0.0,
+    room: int = ROOM,
 ) -> AsyncIterator[Network]:
     """A server that runs, for a service at a port of loopback."""
     network = Network(room)
@@ -179,6 +184,7 @@ async def stream_network(
         limits=limits,
         random=random.Random(7),
         has_client_headers=client_headers,
+        drain_s=drain_s,
         now_ms=lambda: NOW_MS,
     )
     async with background(network.run, partial(network.server.run, network)):

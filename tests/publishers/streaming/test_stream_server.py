@@ -267,6 +267,50 @@ async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
         assert silent.is_reset
 
 
+@pytest.mark.parametrize("drain_s", [0.0, 0.1])
+async def test_streams_open_at_a_hand_over_are_reset_and_later_ones_are_served(drain_s: float) -> None:
+    async with service(echo, drain_s=drain_s) as network:
+        open_before = network.open(b"before")
+        await open_before.until(lambda: open_before.received == b"before")
+        network.server.hand_over()
+        begun_s = trio.current_time()
+        await trio.testing.wait_all_tasks_blocked()
+        later = network.open(b"later")
+        await open_before.until(lambda: open_before.is_reset)
+        assert trio.current_time() >= begun_s + drain_s
+        await later.until(lambda: later.received == b"later")
+        later.close()
+        await later.until(lambda: later.is_closed)
+        assert not later.is_reset
+        await settled(network)
+        assert network.server.problem == ""
+
+
+async def test_stream_may_finish_until_a_hand_over_is_due_to_end_it() -> None:
+    async with service(echo, drain_s=600.0) as network:
+        client = network.open(b"before, ")
+        await client.until(lambda: client.received == b"before, ")
+        network.server.hand_over()
+        await client.send(b"and after")
+        client.close()
+        await client.until(lambda: client.is_closed)
+        assert client.received == b"before, and after"
+        await settled(network)
+        assert not client.is_reset
+
+
+async def test_streams_taken_back_in_time_go_on() -> None:
+    async with service(echo) as network:
+        client = network.open(b"before, ")
+        await client.until(lambda: client.received == b"before, ")
+        network.server.hand_over()
+        network.server.take_back()
+        await client.send(b"and after")
+        await client.until(lambda: client.received == b"before, and after")
+        network.server.hand_over()
+        await client.until(lambda: client.is_reset)
+
+
 async def test_problem_is_over_when_the_service_is_back() -> None:
     (port,) = free_ports(1)
     async with stream_network(port) as network:
