@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
 
+DRAIN_S = 5.0
+
 
 class I2cpConfig(Settings, frozen=True, kw_only=True):
     """``[[farm.publisher]]`` with ``plugin = "i2cp"``. Where the keys are a bundle, what was signed with it
@@ -37,12 +39,12 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
             ge=0,
             le=600,
         ),
-    ] = 0.0
+    ] = DRAIN_S
 
     def __post_init__(self) -> None:
         is_service = self.mode == "service"
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
-        has_service_keys = self.leases != "default" or self.client_headers or self.drain_s
+        has_service_keys = self.leases != "default" or self.client_headers or self.drain_s != DRAIN_S
         if not is_service and (self.target or self.keys or has_service_keys):
             raise ValueError("target, keys, leases, client_headers and drain_s are for mode service only")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -25,6 +26,8 @@ from tests.i2p.script import tell
 from tests.publishers.i2cp_keys import now_ms
 
 DEADLINE_S = 900.0
+DRIP_S = 0.1
+DRIP = "/drip"
 STANDBY_S = 15.0
 DRAINED_S = 90 + 60
 A, B, C = 1, 2, 3
@@ -41,6 +44,53 @@ def publisher_at(directory: Path, keys: DestinationKeys, router: I2pdRouter, sit
     table = i2cp_table(directory, keys, router.id, router.i2cp, f"127.0.0.1:{site_port}")
     site = PublisherSite(farm="farm", node_id=router.id, directory=directory)
     return make_publisher(table.pop("plugin"), table, directory, site)
+
+
+async def drip(
+    proxy: str, host: str, *, task_status: trio.TaskStatus[trio.Event] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Receive from the site without end, through an HTTP proxy ``http://HOST:PORT``. Tells, once something
+    has come, the event that the proxy has ended it."""
+    address, _, port = proxy.removeprefix("http://").rpartition(":")
+    has_ended = trio.Event()
+    async with await trio.open_tcp_stream(address, int(port)) as stream:
+        await stream.send_all(f"GET http://{host}{DRIP} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        is_served = False
+        with suppress(trio.BrokenResourceError):
+            while data := await stream.receive_some():
+                assert is_served or data.startswith(b"HTTP/1.1 200 "), data
+                if not is_served:
+                    is_served = True
+                    task_status.started(has_ended)
+        has_ended.set()
+
+
+async def serve_drip(site_port: int, *, task_status: trio.TaskStatus[int]) -> None:
+    """In front of a site: at one path, bytes without end. Tells the port."""
+
+    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        async for data in source:
+            await target.send_all(data)
+        await target.send_eof()
+
+    async def handle(client: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async with client:
+                head = bytes(await client.receive_some())
+                if DRIP.encode() in head:
+                    await client.send_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    while True:
+                        await client.send_all(b"drop\n")
+                        await trio.sleep(DRIP_S)
+                async with await trio.open_tcp_stream("127.0.0.1", site_port) as site:
+                    await site.send_all(head)
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(copy, client, site)
+                        nursery.start_soon(copy, site, client)
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    task_status.started(listener.socket.getsockname()[1])
+    await trio.serve_listeners(handle, [listener])
 
 
 async def standby(publisher: Publisher) -> float:
@@ -89,9 +139,10 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
     made = {}
     for router in network[:3]:
         port = await nursery.start(serve_site, f"node {router.id}")
-        made[router.id] = publisher_at(directory, keys, router, port)
+        made[router.id] = publisher_at(directory, keys, router, await nursery.start(serve_drip, port))
     a, b, c = made[A], made[B], made[C]
-    client = Client(network[CLIENT - 1].proxy, b32_address(keys.destination))
+    host = b32_address(keys.destination)
+    client = Client(network[CLIENT - 1].proxy, host)
     async with a, b, c:
         tell("standby", seconds=[await standby(each) for each in (a, b, c)])
         await trio.sleep(STANDBY_S)
@@ -106,6 +157,7 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
 
         await trio.sleep(STANDBY_S)
         await wait_published_again(a)  # the successor's LeaseSet has to be newer than this one, too
+        has_ended = await nursery.start(drip, network[CLIENT - 1].proxy, host)
         until_ms = (await a.status()).until_ms or 0
         begun_s = trio.current_time()
         await a.retire(None)
@@ -115,6 +167,9 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         first = await client.wait_answered(but="node 1")
         left_s = until_ms / 1000 - time.time()
         tell("moved", seconds=first.ended_s - begun_s, left_s=left_s, problems=problems, text=first.text)
+        with trio.move_on_after(DRAINED_S / 2) as waiting:
+            await has_ended.wait()
+        tell("drained", has_ended=not waiting.cancelled_caught)
         await trio.sleep(STANDBY_S)
         tell(
             "stays", lost=lost(client.fetches, begun_s, trio.current_time() - 7), text=client.fetches[-1].text

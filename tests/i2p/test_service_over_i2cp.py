@@ -24,7 +24,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 def test_service_is_fetched_from_one_publisher_after_another(told: dict[str, dict[str, Any]]) -> None:
     """The run waits for the answers of the right one; so it has ended well if it told everything."""
     assert list(told) == [
-        *("standby", "unpublished", "elected", "moved", "stays"),
+        *("standby", "unpublished", "elected", "moved", "drained", "stays"),
         *("gone", "survived", "restarted", "back"),
     ]
 
@@ -43,6 +43,11 @@ def test_client_stays_with_the_successor_and_loses_at_most_one_request(told):
 def test_client_moves_before_it_would_ask_for_a_lease_set_again(told: dict[str, dict[str, Any]]) -> None:
     """So it was handed over: i2pd asks again once the leases that it knows last 51 s or less."""
     assert told["moved"]["left_s"] > ASKS_AGAIN_S
+
+
+def test_download_that_is_open_at_a_move_ends_soon(told: dict[str, dict[str, Any]]) -> None:
+    """Without a reset i2pd ends it after 140 s."""
+    assert told["drained"]["has_ended"]
 
 
 def test_router_that_dies_is_noticed_by_the_end_of_its_connection(told: dict[str, dict[str, Any]]) -> None:
