@@ -1,27 +1,37 @@
 """How long a service inside I2P is away when what serves it dies, or hands over in order.
 
 Each run has a private network of real i2pd routers: four floodfills, those of the service, and four of
-clients. A client asks for the site in a new connection each second and waits 6 s for an answer. Once the
-first client has been served for half a minute, the fault strikes the one that serves it. What serves:
+clients. Each router is on a machine (a network namespace) of its own. A node is on that of its router, which
+has one link to the other routers and one to the other nodes. A client asks for the site in a new connection
+twice a second and waits 6 s for an answer. Once the first client has been served for half a minute, the fault
+strikes the machine that serves it. What serves:
 
 * ``naive``: two routers have a server tunnel with the same keys, as many operators do today.
 * ``sam``: a farm of three nodes with a router each; the elected one publishes through SAM.
 * ``i2cp``: the same through I2CP in service mode, with leases of 90 s; ``i2cp-fast``: with those of 50 s.
 
-The faults: ``kill -9`` of the ``router``, of the ``node``, of ``both``, and a ``move``: an administrator
-takes the role from the node. What is killed stays away.
+The faults:
+
+* ``router``, ``node``, ``both``: ``kill -9``; what is killed stays away. ``restarted``: the node is killed and
+  started again half a second later, as by its unit.
+* ``move``: an administrator takes the role from the node.
+* ``stop``: SIGTERM of the node, which is started again once it has ended. ``rolling``: the same with all nodes
+  in turn, this one first; each waits until the farm is healthy and the first client was served for 10 s more.
+* ``machine``: both links of the machine are cut; ``i2p-link``: only that to the routers; ``farm-link``: only
+  that to the nodes, for 3 s.
 
 Four clients, each behind a router of its own: one ``knew`` the service when the fault struck; one is ``new``
 and asks for the first time then; one asks for the first time ``soon``, 45 s later; one asks ``later``, after
 150 s. The figures of each: the time from the fault, or from its first request after it, to the first answer
-of another one than the fault struck; and how many of its requests were lost. Beside them: the time from the
+of another one than the fault struck (after ``restarted`` and ``farm-link``, where the same node may serve on:
+of any); and how many of its requests were lost, in ``rolling`` at each stop. Beside them: the time from the
 fault until another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet
 again only when the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so
 where there was no answer within that time.
 
-Prints a line of JSON for each run, and one table of all runs, which take turns. Exit code 1: a bound was
-missed, or a run failed twice. The machine should have nothing else to do: without a processor i2pd loses
-messages, and every figure is worse.
+Prints a line of JSON for each run, and one table of all runs, which take turns. ``--i2pd`` names another i2pd
+than the one in ``PATH``. Exit code 1: a bound was missed, or a run failed twice. The machine should have
+nothing else to do: without a processor i2pd loses messages, and every figure is worse.
 """
 
 from __future__ import annotations
@@ -31,8 +41,10 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -43,13 +55,18 @@ from rich.table import Table
 
 from benchmarks.bench_farm import command_line
 from benchmarks.i2p import SANDBOX, print_i2pd_version, why_not
+from garlicfarm.admin.health import judge
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError, RouterError, first_error
 from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.lab.directory import lab_directory
 from garlicfarm.lab.i2pd import I2pdRouter
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.lab.service import (
+    FARM_LINK,
+    FLOODFILLS,
+    I2P_LINK,
     KEYS,
     Leases,
     Service,
@@ -59,16 +76,22 @@ from garlicfarm.lab.service import (
     server_plan,
     service_network,
 )
-from garlicfarm.lab.site import Client, serve_site
+from garlicfarm.lab.site import Client, Fetch, serve_site
+from garlicfarm.lab.tun_network import LinkFaults, Network, network
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
 WAYS = ("naive", "sam", "i2cp", "i2cp-fast")
 NODES = 3
-FAULTS = ("router", "node", "both", "move")
 ASKS_AFTER_S = {"knew": 0.0, "new": 0.0, "soon": 45.0, "later": 150.0}
 """Seconds from the fault to a client's first request; the one that ``knew`` the service never stops."""
+ASK_EACH_S = 0.5
 SERVED_S = 300.0
 STEADY_S = 30.0
+REST_S = 10.0
+"""Longer than a client waits for an answer."""
+UNIT_STARTS_AGAIN_S = 0.5
+UNIT_STOPS_S = 90.0
+BRIEFLY_S = 3.0
 LOOK_S = 0.5
 ATTEMPTS = 2
 TABLE_COLUMNS = 100
@@ -79,8 +102,8 @@ MAX_AT_MOST_S = {"i2cp": 75.0}
 quarter is lost at first and repeated: of `P50_AT_MOST_S`, some 25 s more."""
 PUBLISHING_P50_AT_MOST_S = 3.0
 """After the death of its publisher's router, until the next node of a farm with `i2cp` publishes."""
-LOST_AT_MOST = 1
-"""Of such a client's requests, in a move."""
+LOST_AT_MOST = {"move": 1, "stop": 1, "rolling": 1}
+"""Of such a client's requests, in each move or stop."""
 
 
 class Case(NamedTuple):
@@ -93,16 +116,17 @@ class Case(NamedTuple):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """``answered_s``: until the first answer of another one, None: none in time. ``lost``: how many requests
-    had no answer."""
+    """``answered_s``: until the first answer that counts, None: none in time. ``lost``: how many requests had
+    no answer, for each time that a fault struck."""
 
     answered_s: float | None
-    lost: int
+    lost: list[int]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """``publishing_s``: from the fault until another node said that it publishes, None: none did.
-    ``had_two_publishers``: whether two nodes ever said at once that they publish."""
+    ``had_two_publishers``: whether two nodes ever said at once that they publish. ``stopped_s``: how long each
+    node that was stopped in order took to end."""
 
     way: str
     fault: str
@@ -111,6 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     publishing_s: float | None
     had_two_publishers: bool
     load: float
+    stopped_s: list[float] = []
 
 
 class PublisherWatch:
@@ -157,11 +182,13 @@ class PublisherWatch:
 
 
 @asynccontextmanager
-async def served(case: Case, directory: Path) -> AsyncIterator[tuple[Service, ProcessFarm | None]]:
+async def served(
+    case: Case, directory: Path, wires: Network
+) -> AsyncIterator[tuple[Service, ProcessFarm | None]]:
     """The service of a case, and the farm behind it if there is one."""
     clients = len(ASKS_AFTER_S)
     if case.way == "naive":
-        async with without_a_farm(directory, clients, case.hops) as service:
+        async with without_a_farm(directory, clients, case.hops, wires) as service:
             yield service, None
     elif case.way == "sam":
 
@@ -169,44 +196,134 @@ async def served(case: Case, directory: Path) -> AsyncIterator[tuple[Service, Pr
             return sam_table(directory, keys, router.id, router.sam, target, case.hops)
 
         plan = server_plan(has_sam=True)
-        async with elected_service(directory, plan, clients, NODES, case.hops, table) as made:
+        async with elected_service(directory, plan, clients, NODES, case.hops, table, wires=wires) as made:
             yield made
     else:
         leases: Leases = "fast" if case.way == "i2cp-fast" else "default"
-        async with i2cp_service(directory, clients, NODES, leases=leases, hops=case.hops) as made:
+        async with i2cp_service(
+            directory, clients, NODES, leases=leases, hops=case.hops, wires=wires
+        ) as made:
             yield made
 
 
 @asynccontextmanager
-async def without_a_farm(directory: Path, clients: int, hops: int) -> AsyncIterator[Service]:
+async def without_a_farm(directory: Path, clients: int, hops: int, wires: Network) -> AsyncIterator[Service]:
     """Two routers have a server tunnel with the same keys."""
     keys = create_keys(directory / "site.key")
     files = {KEYS: decode(keys.sam_private_key())}
     async with trio.open_nursery() as nursery:
         servers = []
         for router_id in (1, 2):
-            port = await nursery.start(serve_site, f"node {router_id}")
+            place = await wires.place(router_id)
+            port = await nursery.start(serve_site, f"node {router_id}", 0, place)
             tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
             servers.append(server_plan(tunnels=tunnels, files=files, has_leaf=False))
-        async with service_network(directory, servers, keys.destination, clients, hops) as service:
+        made = service_network(directory, servers, keys.destination, clients, hops, wires)
+        async with made as service:
             yield service
         nursery.cancel_scope.cancel()
 
 
-async def strike(fault: str, service: Service, farm: ProcessFarm | None, victim: int) -> None:
-    if fault in ("router", "both"):
-        service.network.kill(victim)
-    if farm is not None and fault in ("node", "both"):
-        await farm.kill(victim)
-    if farm is not None and fault == "move":
-        async with farm.nodes[victim].client() as client:
-            await client.administer(farm.name, "override", {"member": victim, "mode": "off"})
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines that serve, and what strikes one of them, by the id of its router."""
+
+    service: Service
+    farm: ProcessFarm | None
+    wires: Network
+    stopped_s: list[float] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> ProcessFarm:
+        assert self.farm is not None, "only the router's death strikes what has no farm"
+        return self.farm
+
+    async def kill_router(self, victim: int) -> None:
+        self.service.network.kill(victim)
+
+    async def kill_node(self, victim: int) -> None:
+        await self.nodes.kill(victim)
+
+    async def kill_both(self, victim: int) -> None:
+        await self.kill_router(victim)
+        await self.kill_node(victim)
+
+    async def restart(self, victim: int) -> None:
+        await self.kill_node(victim)
+        await trio.sleep(UNIT_STARTS_AGAIN_S)
+        await self.nodes.start(victim)
+
+    async def move(self, victim: int) -> None:
+        async with self.nodes.nodes[victim].client() as client:
+            await client.administer(self.nodes.name, "override", {"member": victim, "mode": "off"})
+
+    async def stop(self, victim: int) -> None:
+        began_s = trio.current_time()
+        await self.nodes.stop(victim, UNIT_STOPS_S)
+        self.stopped_s.append(round(trio.current_time() - began_s, 1))
+        await self.nodes.start(victim)
+
+    async def cut(self, victim: int) -> None:
+        await self.wires.set_faults(LinkFaults(down=[(victim, I2P_LINK), (victim, FARM_LINK)]))
+
+    async def cut_i2p(self, victim: int) -> None:
+        await self.wires.set_faults(LinkFaults(down=[(victim, I2P_LINK)]))
+
+    async def cut_farm_briefly(self, victim: int) -> None:
+        await self.wires.set_faults(LinkFaults(down=[(victim, FARM_LINK)]))
+        await trio.sleep(BRIEFLY_S)
+        await self.wires.set_faults(LinkFaults())
+
+    async def wait_healthy(self) -> None:
+        """Until each node says that the farm is healthy."""
+        with trio.fail_after(SERVED_S):
+            for node in self.nodes.nodes.values():
+                async with node.client() as client:
+                    while judge(await client.status(self.nodes.name)) != "healthy":  # noqa: ASYNC110 - asked
+                        await trio.sleep(LOOK_S)
 
 
-async def measured(case: Case, service: Service, farm: ProcessFarm | None, watch_s: float) -> Run:
+class Fault(NamedTuple):
+    """``strikes``: how many nodes, one after the other. ``may_go_on``: whether the same node may serve on."""
+
+    strike: Callable[[Machines, int], Awaitable[None]]
+    strikes: int = 1
+    may_go_on: bool = False
+
+
+FAULTS = {
+    "router": Fault(Machines.kill_router),
+    "node": Fault(Machines.kill_node),
+    "both": Fault(Machines.kill_both),
+    "move": Fault(Machines.move),
+    "stop": Fault(Machines.stop),
+    "rolling": Fault(Machines.stop, strikes=NODES),
+    "restarted": Fault(Machines.restart, may_go_on=True),
+    "machine": Fault(Machines.cut),
+    "i2p-link": Fault(Machines.cut_i2p),
+    "farm-link": Fault(Machines.cut_farm_briefly, may_go_on=True),
+}
+
+
+def lost_at_each(fetches: Sequence[Fetch], struck_s: Sequence[float]) -> list[int]:
+    """How many requests had no answer: each counts for the last strike before its end."""
+    lost = [bisect_left(struck_s, each.ended_s) for each in fetches if each.text is None]
+    return [lost.count(number) for number in range(1, len(struck_s) + 1)]
+
+
+async def recovered(machines: Machines, client: Client) -> None:
+    """Until the farm is healthy, and its site was served for a while."""
+    await machines.wait_healthy()
+    with trio.fail_after(SERVED_S):
+        await client.wait_answered()
+    await trio.sleep(REST_S)
+
+
+async def measured(case: Case, machines: Machines, watch_s: float) -> Run:
     """The fault strikes the node that serves the first client; what each client had of that."""
+    service, farm, fault = machines.service, machines.farm, FAULTS[case.fault]
     clients = {
-        name: Client(router.proxy, service.host)
+        name: Client(router.proxy, service.host, ASK_EACH_S)
         for name, router in zip(ASKS_AFTER_S, service.clients, strict=True)
     }
     publishers = PublisherWatch()
@@ -218,7 +335,8 @@ async def measured(case: Case, service: Service, farm: ProcessFarm | None, watch
             nursery.start_soon(clients[name].run)
         answered_s[name] = None
         with trio.move_on_after(watch_s):
-            answered_s[name] = (await clients[name].wait_answered(but=f"node {victim}")).ended_s - begin_s
+            but = None if fault.may_go_on else f"node {victim}"
+            answered_s[name] = (await clients[name].wait_answered(but)).ended_s - begin_s
 
     async with trio.open_nursery() as nursery:
         knew = clients["knew"]
@@ -229,28 +347,32 @@ async def measured(case: Case, service: Service, farm: ProcessFarm | None, watch
             await knew.wait_answered()
             await trio.sleep(STEADY_S)
             victim = service.router_of(await knew.wait_answered())
-        struck_s = trio.current_time()
+        struck_s = [trio.current_time()]
         async with trio.open_nursery() as watches:
-            watches.start_soon(strike, case.fault, service, farm, victim)
             for name, after_s in ASKS_AFTER_S.items():
-                watches.start_soon(watch, name, struck_s + after_s)
+                watches.start_soon(watch, name, struck_s[0] + after_s)
+            await fault.strike(machines, victim)
+            for after in range(1, fault.strikes):
+                await recovered(machines, knew)
+                struck_s.append(trio.current_time())
+                await fault.strike(machines, (victim + after - 1) % NODES + 1)
+            if fault.strikes > 1:
+                await recovered(machines, knew)
         nursery.cancel_scope.cancel()
     for router in (*service.clients, *service.floodfills):
         if not service.network.is_running(router.id):
             raise RouterError(f"i2pd {router.id} has ended by itself")
-    published_at_s = publishers.next_after(struck_s, but=victim)
+    published_at_s = publishers.next_after(struck_s[0], but=victim)
     return Run(
         **case._asdict(),
         clients={
-            name: Outage(
-                _rounded(answered_s[name]),
-                sum(each.text is None and each.ended_s > struck_s for each in client.fetches),
-            )
+            name: Outage(_rounded(answered_s[name]), lost_at_each(client.fetches, struck_s))
             for name, client in clients.items()
         },
-        publishing_s=_rounded(None if published_at_s is None else published_at_s - struck_s),
+        publishing_s=_rounded(None if published_at_s is None else published_at_s - struck_s[0]),
         had_two_publishers=publishers.had_two,
         load=round(os.getloadavg()[0], 2),
+        stopped_s=machines.stopped_s,
     )
 
 
@@ -258,18 +380,30 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-async def one(case: Case, watch_s: float) -> None:
-    """One run, in this private network."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
-        async with served(case, Path(directory)) as (service, farm):
-            run = await measured(case, service, farm, watch_s)
+async def one(case: Case, watch_s: float, directory: Path) -> None:
+    """One run, in this private network, which ends with the benchmark."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_with_stdin)
+        async with (
+            network(NODES + len(ASKS_AFTER_S) + FLOODFILLS, links=2) as wires,
+            served(case, directory, wires) as (service, farm),
+        ):
+            run = await measured(case, Machines(service, farm, wires), watch_s)
+        nursery.cancel_scope.cancel()
     print(msgspec.json.encode(run).decode())
+
+
+async def end_with_stdin() -> NoReturn:
+    await trio.lowlevel.wait_readable(sys.stdin)
+    raise EOFError("the benchmark has ended")
 
 
 def run_one(case: Case, watch_s: float) -> int:
     """The exit code; says on stderr why a run failed."""
+    tempfile.tempdir = os.environ.get("BENCH_DIR")
     try:
-        trio.run(one, case, watch_s)
+        with lab_directory() as directory:
+            trio.run(one, case, watch_s, directory)
     except Exception as group:  # noqa: BLE001 - the next run may succeed
         error = first_error(group)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -281,6 +415,7 @@ async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float
     """All runs, the cases in turns, each in a private network of its own; prints what each tells."""
     told: dict[Case, list[Run]] = {case: [] for case in cases}
     limit = trio.CapacityLimiter(at_once)
+    lives, ends = os.pipe()  # closed when this process ends, however it does
 
     async def run(case: Case, *, task_status: trio.TaskStatus[None]) -> None:
         command = [
@@ -296,7 +431,9 @@ async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float
         async with limit:
             task_status.started()
             for _ in range(ATTEMPTS):
-                done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+                done = await trio.run_process(
+                    command, stdin=lives, capture_stdout=True, capture_stderr=True, check=False
+                )
                 if not done.returncode:
                     print(done.stdout.decode(), end="", flush=True)
                     told[case].append(msgspec.json.decode(done.stdout, type=Run))
@@ -311,6 +448,8 @@ async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float
         for _ in range(runs):
             for case in cases:
                 await nursery.start(run, case)
+    os.close(lives)
+    os.close(ends)
     return told
 
 
@@ -321,6 +460,11 @@ def p50(figures: Sequence[float]) -> float:
 def seconds_of(runs: Sequence[Run], client: str) -> list[float]:
     """Until the first answer of another one, in each run; endless where there was none."""
     return [_endless(run.clients[client].answered_s) for run in runs]
+
+
+def lost_of(runs: Sequence[Run], client: str) -> list[int]:
+    """How many requests were lost at each strike of all runs."""
+    return [each for run in runs for each in run.clients[client].lost]
 
 
 def publishing_seconds(runs: Sequence[Run]) -> list[float]:
@@ -343,7 +487,7 @@ def missed(told: Mapping[Case, Sequence[Run]], expected: int) -> list[str]:
         if case.hops or not runs or case.way not in P50_AT_MOST_S:
             continue
         seconds = seconds_of(runs, "knew")
-        lost = max(run.clients["knew"].lost for run in runs)
+        lost = max(lost_of(runs, "knew"))
         if case.fault == "router":
             limits = [
                 ("p50", p50(seconds), "", P50_AT_MOST_S[case.way]),
@@ -358,9 +502,9 @@ def missed(told: Mapping[Case, Sequence[Run]], expected: int) -> list[str]:
                 for what, is_s, until, most in limits
                 if is_s > most
             ]
-        if case.fault == "move":
-            if lost > LOST_AT_MOST:
-                found.append(f"{case}: {lost} requests lost, at most {LOST_AT_MOST}")
+        if case.fault in LOST_AT_MOST:
+            if lost > (most := LOST_AT_MOST[case.fault]):
+                found.append(f"{case}: {lost} requests lost, at most {most}")
             if max(seconds) == float("inf"):
                 found.append(f"{case}: the client that knew the service stayed where it was")
     return found
@@ -375,7 +519,7 @@ def table(told: Mapping[Case, Sequence[Run]], watch_s: float) -> Table:
         shown.add_column(column, justify="left" if column in texts else "right")
     for case, runs in told.items():
         for name in ASKS_AFTER_S if runs else ():
-            lost = [run.clients[name].lost for run in runs]
+            lost = lost_of(runs, name)
             cells = _cells(seconds_of(runs, name), watch_s)
             shown.add_row(*map(str, case), name, str(len(runs)), *cells, f"{p50(lost):.0f}", str(max(lost)))
         if runs and case.way != "naive":
@@ -398,15 +542,18 @@ def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) ->
 def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=("router", "node", "both", "move"))
     parser.add_argument("--hops", nargs="+", type=int, default=[0], help="lengths of tunnels, as 0 1")
     parser.add_argument("--runs", type=int, default=5, help="of each way with each fault")
     parser.add_argument(
         "--at-once", type=int, default=1, help="networks at a time, where processors are idle"
     )
     parser.add_argument("--watch-s", type=float, default=600.0, help="how long to wait for an answer")
+    parser.add_argument("--i2pd", help="the program that runs as a router, by default as I2PD says")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.i2pd:
+        os.environ["I2PD"] = options.i2pd
     if options.one:
         way, fault, hops = options.one
         return run_one(Case(way, fault, int(hops)), options.watch_s)

@@ -150,12 +150,12 @@ async def i2pd_network(
 ) -> AsyncIterator[I2pdNetwork]:
     """Run an i2pd router for each of ``plans`` (1 … 200), which know each other, below ``base_dir``.
 
-    ``wires``: the first router runs on host 1, and so on; a client of its proxy must run there, too.
-    ``hops``: of each tunnel; one hop takes five routers. ``ssu2`` False: they use TCP only. (Over UDP, i2pd
-    measures round trips only from packets that it has not resent, so it misses one that doubles; and it
-    allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl listens; tunnels
-    follow within seconds. At the end, and when cancelled, all routers are ended; they also end if this
-    process is killed.
+    ``wires``: the first router runs on host 1, and so on; a client of its proxy must run there, too, unless
+    the router shares it. ``hops``: of each tunnel; one hop takes five routers. ``ssu2`` False: they use TCP
+    only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
+    doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl
+    listens; tunnels follow within seconds. At the end, and when cancelled, all routers are ended; they also
+    end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
     router ends or does not listen within 60 s.
@@ -189,7 +189,9 @@ async def i2pd_network(
                     pid=processes[i].pid,
                     data_dir=data_dir,
                     leaf=leaf_of(data_dir) if plan.has_leaf else b"",
-                    proxy=f"http://127.0.0.1:{proxy_port(i)}" if plan.has_proxy else "",
+                    proxy=f"http://{addresses[i] if plan.shares_proxy else '127.0.0.1'}:{proxy_port(i)}"
+                    if plan.has_proxy
+                    else "",
                     sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",
                     i2cp=f"127.0.0.1:{i2cp_port(i)}" if plan.has_i2cp else "",
                     address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",

@@ -55,7 +55,7 @@ password = {password}
 enabled = false
 [httpproxy]
 enabled = {proxy}
-address = 127.0.0.1
+address = {proxy_address}
 port = {proxy_port}
 inbound.length = {hops}
 outbound.length = {hops}
@@ -135,6 +135,8 @@ class RouterPlan:
     """It has the server tunnel ``leaf``, to port 9000 of its address. A client's router has none."""
     has_proxy: bool = False
     """It has an HTTP proxy on its loopback."""
+    shares_proxy: bool = False
+    """Its HTTP proxy is at its address, where other hosts reach it."""
     has_sam: bool = False
     """It has SAM on its loopback."""
     has_i2cp: bool = False
@@ -182,6 +184,7 @@ def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int,
             control_port=CONTROL_PORT,
             password=password,
             proxy=_word(plan.has_proxy),
+            proxy_address=address if plan.shares_proxy else "127.0.0.1",
             proxy_port=proxy_port(i),
             sam=_word(plan.has_sam),
             sam_port=sam_port(i),

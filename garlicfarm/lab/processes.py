@@ -187,20 +187,20 @@ class ProcessFarm:
         """End a node as a power cut would end the process: SIGKILL."""
         await self._end(node_id, signal.SIGKILL)
 
-    async def stop(self, node_id: int) -> int:
-        """End a node in order (SIGTERM); its exit code."""
-        return await self._end(node_id, signal.SIGTERM)
+    async def stop(self, node_id: int, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """End a node in order (SIGTERM); its exit code. `trio.TooSlowError`: it works or idles longer."""
+        return await self._end(node_id, signal.SIGTERM, timeout_s)
 
-    async def _end(self, node_id: int, how: signal.Signals) -> int:
+    async def _end(self, node_id: int, how: signal.Signals, timeout_s: float = STOP_TIMEOUT_S) -> int:
         node = self.nodes[node_id]
         process = node.process
         if process is None:
             return 0
-        patience = Patience(process.pid, STOP_TIMEOUT_S)
+        patience = Patience(process.pid, timeout_s)
         process.send_signal(how)
         while (code := process.returncode) is None:
             if patience.is_over():
-                raise trio.TooSlowError(str(node.failure(f"did not end within {STOP_TIMEOUT_S:g} s")))
+                raise trio.TooSlowError(str(node.failure(f"did not end within {timeout_s:g} s")))
             with trio.move_on_after(LOOK_S):
                 await process.wait()
         node.process = None

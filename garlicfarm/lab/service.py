@@ -24,9 +24,12 @@ from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.site import Fetch, serve_site
+from garlicfarm.lab.tun_network import Network, address
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 FLOODFILLS = 4
+I2P_LINK, FARM_LINK = 0, 1
+"""Of a node's machine, where the service has wires: to other routers, and to other nodes."""
 KEYS = "site.dat"
 INTERVAL_MS = 5_000
 BUNDLE_S = 90 * 24 * 3600
@@ -75,17 +78,19 @@ async def i2cp_service(
     leases: Leases = "default",
     hops: int = 0,
     interval_ms: int = INTERVAL_MS,
+    wires: Network | None = None,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
     routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel;
-    ``interval_ms``: how often the nodes post their statuses."""
+    ``interval_ms``: how often the nodes post their statuses. ``wires``: with `I2P_LINK` and `FARM_LINK`; each
+    node and its router, and each other router, then has a host of its own."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
     server = server_plan(has_i2cp=True)
-    async with elected_service(directory, server, clients, nodes, hops, table, interval_ms) as made:
+    async with elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires) as made:
         yield made
 
 
@@ -98,6 +103,7 @@ async def elected_service(
     hops: int,
     publisher: Callable[[DestinationKeys, I2pdRouter, str], dict[str, Any]],
     interval_ms: int = INTERVAL_MS,
+    wires: Network | None = None,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
@@ -106,14 +112,15 @@ async def elected_service(
     master = create_keys(master_file)
     async with (
         trio.open_nursery() as nursery,
-        service_network(directory, [server] * nodes, keys.destination, clients, hops) as service,
+        service_network(directory, [server] * nodes, keys.destination, clients, hops, wires) as service,
     ):
         members = {}
         for router, port in zip(service.servers, free_ports(nodes), strict=False):
-            site = await nursery.start(serve_site, f"node {router.id}")
+            site = await nursery.start(serve_site, f"node {router.id}", 0, router.place)
+            host = address(router.id, FARM_LINK) if wires else "127.0.0.1"
             members[router.id] = MemberPlan(
-                endpoint=f"ssl://127.0.0.1:{port}",
-                admin_url="https://127.0.0.1:0",
+                endpoint=f"ssl://{host}:{port}",
+                admin_url=f"https://{router.address if wires else host}:0",
                 router=router_table(router),
                 leaves=(encode(router.leaf),),
                 publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
@@ -124,7 +131,8 @@ async def elected_service(
             master=encode(master.destination),
             master_key_file=master_file,
         )
-        async with process_farm(directory / "farm", members, plan) as farm:
+        places = {router.id: router.place for router in service.servers if router.place}
+        async with process_farm(directory / "farm", members, plan, places=places) as farm:
             yield service, farm
         nursery.cancel_scope.cancel()
 
@@ -135,16 +143,22 @@ server_plan = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
 
 @asynccontextmanager
 async def service_network(
-    directory: Path, servers: list[RouterPlan], destination: bytes, clients: int, hops: int
+    directory: Path,
+    servers: list[RouterPlan],
+    destination: bytes,
+    clients: int,
+    hops: int,
+    wires: Network | None = None,
 ) -> AsyncIterator[Service]:
     """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
+    client = RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=wires is not None)
     plans = [
         *servers,
-        *[RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True)] * clients,
+        *[client] * clients,
         *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
     ]
     client_ids = tuple(range(len(servers) + 1, len(servers) + clients + 1))
-    async with i2pd_network(directory / "routers", plans, hops=hops) as network:
+    async with i2pd_network(directory / "routers", plans, wires, hops=hops) as network:
         yield Service(network, b32_address(destination), client_ids)
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
+from garlicfarm.lab.tun_network import listen_at
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 6.0
@@ -91,10 +92,18 @@ async def fetch(proxy: str, host: str) -> str:
 
 
 async def serve_site(
-    text: str, port: int = 0, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    text: str,
+    port: int = 0,
+    place: str = "",
+    *,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Answer every request at a port of 127.0.0.1 with a text; tells the port."""
-    (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    """Answer every request at a port of 127.0.0.1 with a text; tells the port. ``place``: the file of a network
+    namespace, where a free port is taken; "": this process's."""
+    if place:
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listen_at(place)))
+    else:
+        (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
     task_status.started(listener.socket.getsockname()[1])
     await trio.serve_listeners(partial(_answer, f"{text}\n".encode()), [listener])
     raise AssertionError("serving has ended")

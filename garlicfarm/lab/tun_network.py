@@ -1,12 +1,13 @@
 """A network of hosts in namespaces of their own, whose links fail on command.
 
-Each host is a network namespace with one interface, a tun device. This process holds the other ends and
-carries, delays or drops every IP packet between them, so it needs neither a packet filter nor a traffic
-shaper of the kernel. Host 0 is the namespace that the process was started in; its links never fail.
+Each host is a network namespace with a tun device for each of its links; link 0 leads to link 0 of every other
+host, and so on. This process holds the other ends and carries, delays or drops every IP packet between them,
+so it needs neither a packet filter nor a traffic shaper of the kernel. Host 0 is the namespace that the process
+was started in; its links never fail.
 
 ::
 
-    python -m garlicfarm.lab.tun_network HOSTS    in a user or root namespace; on stdin, a line each:
+    python -m garlicfarm.lab.tun_network HOSTS LINKS    in a user or root namespace; on stdin, a line each:
 
     place ID     the file of the host's namespace, for setns(2)
     {…}          `LinkFaults` as JSON, from now on; the answer is how many packets were lost before
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -36,6 +38,7 @@ from garlicfarm.lab.line_server import LineServer, line_server, startup_error
 
 _COMMAND = (sys.executable, "-m", "garlicfarm.lab.tun_network")
 _NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 _SIOCSIFFLAGS, _UP = 0x8914, 1
 _TUNSETIFF = 0x400454CA
 _TUN_WITHOUT_HEADER = 0x1001
@@ -45,19 +48,34 @@ _BURST = 64  # packets of one host before the next one's turn
 
 class LinkFaults(msgspec.Struct):
     """Faults of the links between hosts, except host 0. No packet passes between the pairs (from, to) in
-    ``cut``. Others are delayed by ``delay_s`` and up to ``jitter_s`` more, which reorders them; they are lost
-    and duplicated with the probabilities ``loss`` and ``double``."""
+    ``cut``, nor at the links (host, link) in ``down``. Others are delayed by ``delay_s`` and up to ``jitter_s``
+    more, which reorders them; they are lost and duplicated with the probabilities ``loss`` and ``double``."""
 
     cut: list[tuple[int, int]] = []
+    down: list[tuple[int, int]] = []
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
     double: float = 0.0
 
 
-def address(host: int) -> str:
-    """The IPv4 address of a host, 0 … 253: of the range for benchmarks (RFC 2544), as in `i2pd_network`."""
-    return f"198.18.0.{host or 254}"
+def address(host: int, link: int = 0) -> str:
+    """The IPv4 address of a host, 0 … 253, at one of its links, 0 … 255: of the range for benchmarks (RFC
+    2544), as in `i2pd_network`."""
+    return f"198.18.{link}.{host or 254}"
+
+
+def listen_at(place: str) -> socket.socket:
+    """A socket of this process that listens at a free port of the loopback of another namespace."""
+
+    def listen() -> socket.socket:
+        with open(place) as namespace:
+            if _libc.setns(namespace.fileno(), _NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter {place}")
+        return socket.create_server(("127.0.0.1", 0))
+
+    with ThreadPoolExecutor(1) as thread:  # which alone is there, and ends
+        return thread.submit(listen).result()
 
 
 class Network:
@@ -76,9 +94,10 @@ class Network:
 
 
 @asynccontextmanager
-async def network(hosts: int) -> AsyncIterator[Network]:
-    """Hosts 1 … ``hosts``, and this namespace as host 0, for as long as the block lasts."""
-    async with line_server([*_COMMAND, str(hosts)]) as served:
+async def network(hosts: int, links: int = 1) -> AsyncIterator[Network]:
+    """Hosts 1 … ``hosts``, and this namespace as host 0, for as long as the block lasts, each with so many
+    links."""
+    async with line_server([*_COMMAND, str(hosts), str(links)]) as served:
         made = Network(served)
         await made.set_faults(LinkFaults())
         yield made
@@ -86,7 +105,7 @@ async def network(hosts: int) -> AsyncIterator[Network]:
 
 def why_unavailable(sandbox: Sequence[str] = ()) -> str | None:
     """Why this machine cannot run it in the namespaces that ``sandbox`` makes; None if it can."""
-    return startup_error([*sandbox, *_COMMAND, "1"])
+    return startup_error([*sandbox, *_COMMAND, "1", "1"])
 
 
 def raise_loopback() -> None:
@@ -96,26 +115,30 @@ def raise_loopback() -> None:
 
 
 class _Wires:
-    def __init__(self, hosts: int) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
+    def __init__(self, hosts: int, links: int) -> None:
         self.faults = LinkFaults()
         self.lost = 0
         self._late: list[tuple[float, int, int, bytes]] = []
         self._count = 0
-        self._hosts: dict[int, int] = {}  # tun device → host
-        self._devices: dict[bytes, tuple[int, int]] = {}  # address → host, tun device
+        self._ends: dict[int, tuple[int, int]] = {}  # tun device → host, link
+        self._devices: dict[bytes, int] = {}  # address → tun device
         self._places: dict[int, int] = {}
         for host in range(hosts + 1):
-            if host and libc.unshare(_NEWNET):
+            if host and _libc.unshare(_NEWNET):
                 raise OSError(ctypes.get_errno(), "no network namespace of one's own")
             self._places[host] = os.open("/proc/self/ns/net", os.O_RDONLY)
-            device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"farm", _TUN_WITHOUT_HEADER))
             raise_loopback()
-            for command in (f"addr add {address(host)}/24 dev farm", "link set farm up"):
-                subprocess.run(["ip", *command.split()], check=True)
-            self._hosts[device] = host
-            self._devices[bytes(map(int, address(host).split(".")))] = host, device
+            for link in range(links):
+                self._connect(host, link)
+
+    def _connect(self, host: int, link: int) -> None:
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        name, ip = f"link{link}", address(host, link)
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TUN_WITHOUT_HEADER))
+        for command in (f"addr add {ip}/24 dev {name}", f"link set {name} up"):
+            subprocess.run(["ip", *command.split()], check=True)
+        self._ends[device] = host, link
+        self._devices[socket.inet_aton(ip)] = device
 
     def place(self, host: int) -> str:
         return f"/proc/{os.getpid()}/fd/{self._places[host]}"
@@ -125,7 +148,7 @@ class _Wires:
         commands = bytearray()
         while True:
             wait_s = max(0.0, self._late[0][0] - time.monotonic()) if self._late else None
-            readable, _, _ = select.select([0, *self._hosts], [], [], wait_s)
+            readable, _, _ = select.select([0, *self._ends], [], [], wait_s)
             if 0 in readable:
                 data = os.read(0, 4096)
                 if not data:
@@ -150,22 +173,21 @@ class _Wires:
         return lost
 
     def _carry(self, device: int) -> None:
-        source = self._hosts[device]
         with suppress(BlockingIOError):
             for _ in range(_BURST):
                 packet = os.read(device, _PACKET_BYTES)
-                there = self._devices.get(packet[16:20])
-                if packet[0] >> 4 != 4 or there is None:
+                end = self._devices.get(packet[16:20])
+                if packet[0] >> 4 != 4 or end is None:
                     continue  # IPv6 neighbour discovery
-                target, end = there
-                if source and target:
-                    self._disturb(source, target, end, packet)
+                if self._ends[device][0] and self._ends[end][0]:
+                    self._disturb(device, end, packet)
                 else:
                     _deliver(end, packet)
 
-    def _disturb(self, source: int, target: int, end: int, packet: bytes) -> None:
-        faults = self.faults
-        if (source, target) in faults.cut or random.random() < faults.loss:
+    def _disturb(self, device: int, end: int, packet: bytes) -> None:
+        faults, source, target = self.faults, self._ends[device], self._ends[end]
+        is_cut = (source[0], target[0]) in faults.cut or not {source, target}.isdisjoint(faults.down)
+        if is_cut or random.random() < faults.loss:
             self.lost += 1
             return
         late_s = faults.delay_s + random.random() * faults.jitter_s
@@ -183,4 +205,4 @@ def _deliver(device: int, packet: bytes) -> None:
 
 
 if __name__ == "__main__":
-    _Wires(int(sys.argv[1])).serve()
+    _Wires(*map(int, sys.argv[1:])).serve()

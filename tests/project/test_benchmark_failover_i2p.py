@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, missed
+from benchmarks.failover_i2p import (
+    ASKS_AFTER_S,
+    Case,
+    Outage,
+    PublisherWatch,
+    Run,
+    lost_at_each,
+    missed,
+)
+from garlicfarm.lab.site import Fetch
 
 
 def runs(
@@ -15,7 +24,7 @@ def runs(
     return [
         Run(
             **case._asdict(),
-            clients=dict.fromkeys(ASKS_AFTER_S, Outage(each, lost)),
+            clients=dict.fromkeys(ASKS_AFTER_S, Outage(each, [0, lost])),
             publishing_s=publishing_s,
             had_two_publishers=False,
             load=0.0,
@@ -47,6 +56,7 @@ def test_death_of_the_router_is_bound_for_the_client_that_knew_the_service(
     assert missed({beyond: runs(beyond, [None] * 3)}, 3) == []
 
 
+@pytest.mark.parametrize("fault", ["move", "stop", "rolling"])
 @pytest.mark.parametrize(
     ("lost", "answered_s", "found"),
     [
@@ -55,10 +65,18 @@ def test_death_of_the_router_is_bound_for_the_client_that_knew_the_service(
         (0, None, ["the client that knew the service stayed where it was"]),
     ],
 )
-def test_move_loses_one_request_at_most(lost: int, answered_s: float | None, found: list[str]) -> None:
-    case = Case("i2cp", "move", 0)
+def test_move_or_stop_loses_one_request_at_most(
+    fault: str, lost: int, answered_s: float | None, found: list[str]
+) -> None:
+    case = Case("i2cp", fault, 0)
     told = {case: runs(case, [answered_s] * 2, lost=lost)}
     assert missed(told, 2) == [f"{case}: {each}" for each in found]
+
+
+def test_lost_request_counts_for_the_last_strike_before_its_end() -> None:
+    ended = [(9.0, None), (10.5, None), (11.0, "node 1"), (16.0, None), (21.0, "node 2"), (22.0, None)]
+    fetches = [Fetch(ended_s - 6, ended_s, text) for ended_s, text in ended]
+    assert lost_at_each(fetches, [10.0, 20.0, 30.0]) == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
