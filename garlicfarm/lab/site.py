@@ -98,8 +98,8 @@ async def serve_site(
     *,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Answer every request at a port of 127.0.0.1 with a text; tells the port. ``place``: the file of a network
-    namespace, where a free port is taken; "": this process's."""
+    """Answer every request at a port of 127.0.0.1 with a text; tells the port. ``place``: the file of a
+    network namespace, where a free port is taken; "": this process's."""
     if place:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listen_at(place)))
     else:

@@ -1,9 +1,9 @@
 """A network of hosts in namespaces of their own, whose links fail on command.
 
-Each host is a network namespace with a tun device for each of its links; link 0 leads to link 0 of every other
-host, and so on. This process holds the other ends and carries, delays or drops every IP packet between them,
-so it needs neither a packet filter nor a traffic shaper of the kernel. Host 0 is the namespace that the process
-was started in; its links never fail.
+Each host is a network namespace with a tun device for each of its links; link 0 leads to link 0 of every
+other host, and so on. This process holds the other ends and carries, delays or drops every IP packet between
+them, so it needs neither a packet filter nor a traffic shaper of the kernel. Host 0 is the namespace that the
+process was started in; its links never fail.
 
 ::
 
@@ -48,8 +48,9 @@ _BURST = 64  # packets of one host before the next one's turn
 
 class LinkFaults(msgspec.Struct):
     """Faults of the links between hosts, except host 0. No packet passes between the pairs (from, to) in
-    ``cut``, nor at the links (host, link) in ``down``. Others are delayed by ``delay_s`` and up to ``jitter_s``
-    more, which reorders them; they are lost and duplicated with the probabilities ``loss`` and ``double``."""
+    ``cut``, nor at the links (host, link) in ``down``. Others are delayed by ``delay_s`` and up to
+    ``jitter_s`` more, which reorders them; they are lost and duplicated with the probabilities ``loss`` and
+    ``double``."""
 
     cut: list[tuple[int, int]] = []
     down: list[tuple[int, int]] = []

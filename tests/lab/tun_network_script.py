@@ -51,7 +51,7 @@ async def quick(place: str = "") -> float:
 
 async def main() -> None:
     found: dict[str, float] = {}
-    async with network(2) as wires, trio.open_nursery() as nursery:
+    async with network(2, links=2) as wires, trio.open_nursery() as nursery:
         place = await wires.place(1)
         nursery.start_soon(here, "echo", await wires.place(2))
         while "fair" not in found:
@@ -63,7 +63,10 @@ async def main() -> None:
         found["slow"], found["from host 0"] = await here("ping", place), await quick()
         await wires.set_faults(LinkFaults(cut=[(2, 1)]))
         found["cut"] = await here("ping", place, CUT_S)
-        found["lost"] = await wires.set_faults(LinkFaults())
+        found["lost"] = await wires.set_faults(LinkFaults(down=[(2, 1)]))
+        found["other link down"] = await quick(place)
+        await wires.set_faults(LinkFaults(down=[(2, 0)]))
+        found["link down"] = await here("ping", place, CUT_S)
         nursery.cancel_scope.cancel()
     print(json.dumps(found))
 
