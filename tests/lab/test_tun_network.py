@@ -27,3 +27,4 @@ def test_wires_are_late_and_cut_as_they_are_told_but_for_host_0() -> None:
     assert found["lost"] > 0, found
     assert found["other link down"] < THERE_AND_BACK_S, found
     assert found["link down"] == math.inf, found
+    assert found["listener at host 1"] == ["the host"], found

@@ -9,7 +9,7 @@ import time
 
 import trio
 
-from garlicfarm.lab.tun_network import LinkFaults, address, network
+from garlicfarm.lab.tun_network import LinkFaults, address, listen_at, network
 
 PORT = 9000
 DELAY_S = 0.3
@@ -49,8 +49,20 @@ async def quick(place: str = "") -> float:
     return took_s
 
 
+def who_reaches(place: str) -> list[str]:
+    """Those from where a listener at this host's loopback is reached: the host, or host 0."""
+    with listen_at(place) as listener:
+        connect = f"import socket; socket.create_connection({listener.getsockname()!r})"
+        ways = {"the host": ["nsenter", f"--net={place}"], "host 0": []}
+        return [
+            name
+            for name, into in ways.items()
+            if not subprocess.run([*into, sys.executable, "-c", connect], capture_output=True).returncode
+        ]
+
+
 async def main() -> None:
-    found: dict[str, float] = {}
+    found: dict[str, float | list[str]] = {}
     async with network(2, links=2) as wires, trio.open_nursery() as nursery:
         place = await wires.place(1)
         nursery.start_soon(here, "echo", await wires.place(2))
@@ -67,6 +79,7 @@ async def main() -> None:
         found["other link down"] = await quick(place)
         await wires.set_faults(LinkFaults(down=[(2, 0)]))
         found["link down"] = await here("ping", place, CUT_S)
+        found["listener at host 1"] = await trio.to_thread.run_sync(who_reaches, place)
         nursery.cancel_scope.cancel()
     print(json.dumps(found))
 
