@@ -35,6 +35,7 @@ from garlicfarm.lab.i2pd_files import (
     RouterPlan,
     arguments,
     configure,
+    console_port,
     has_keys,
     i2cp_port,
     introduce,
@@ -69,6 +70,8 @@ class I2pdRouter:
     """HOST:PORT of its SAM, "" if it has none."""
     i2cp: str
     """HOST:PORT of its I2CP, "" if it has none."""
+    console: str
+    """The URL of its web console, "" if it has none."""
     address_of_tunnel: str
     """The b32 address of the first tunnel that it was given, "" if it was given none."""
     place: str
@@ -194,6 +197,7 @@ async def i2pd_network(
                     else "",
                     sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",
                     i2cp=f"127.0.0.1:{i2cp_port(i)}" if plan.has_i2cp else "",
+                    console=f"http://127.0.0.1:{console_port(i)}" if plan.has_console else "",
                     address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",
                     place=places[i],
                 )

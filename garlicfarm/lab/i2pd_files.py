@@ -17,7 +17,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
 CONTROL_PORT = 7650
-I2CP_PORT, SAM_PORT = 7654, 7656
+CONSOLE_PORT, I2CP_PORT, SAM_PORT = 7070, 7654, 7656
 PORTS_APART = 10
 """Routers may share one loopback: those of the second router are so much higher, and so on."""
 CERTIFICATE = "i2pcontrol.crt.pem"
@@ -52,7 +52,9 @@ address = {address}
 port = {control_port}
 password = {password}
 [http]
-enabled = false
+enabled = {console}
+address = 127.0.0.1
+port = {console_port}
 [httpproxy]
 enabled = {proxy}
 address = {proxy_address}
@@ -141,6 +143,8 @@ class RouterPlan:
     """It has SAM on its loopback."""
     has_i2cp: bool = False
     """It has I2CP on its loopback."""
+    has_console: bool = False
+    """It has a web console on its loopback, which shows the LeaseSets that it stores."""
     tunnels: Sequence[Tunnel | ClientTunnel] = ()
     """More tunnels."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -163,6 +167,11 @@ def sam_port(i: int) -> int:
 def i2cp_port(i: int) -> int:
     """The port of its I2CP."""
     return I2CP_PORT + PORTS_APART * i
+
+
+def console_port(i: int) -> int:
+    """The port of its web console."""
+    return CONSOLE_PORT + PORTS_APART * i
 
 
 def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int, ssu2: bool) -> Path:
@@ -190,6 +199,8 @@ def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int,
             sam_port=sam_port(i),
             i2cp=_word(plan.has_i2cp),
             i2cp_port=i2cp_port(i),
+            console=_word(plan.has_console),
+            console_port=console_port(i),
             hops=hops,
         ).encode(),
     )

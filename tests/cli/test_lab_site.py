@@ -27,6 +27,7 @@ def router(router_id: int) -> I2pdRouter:
         proxy=f"http://127.0.0.1:{4443 + router_id}",
         sam="",
         i2cp="",
+        console="",
         address_of_tunnel="",
         place="",
     )
