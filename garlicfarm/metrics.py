@@ -119,6 +119,9 @@ class NodeMetrics:
             "When the offline keys of a member expire, in seconds since 1970.",
             *("farm", "member"),
         )
+        self.farm_problems = self._gauge(
+            "farm_problems", "How many problems `garlicfarm status` has to tell of the farm.", "farm"
+        )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
         self.feed_lag_entries = self._gauge(
@@ -185,6 +188,7 @@ class FarmMetrics:
         self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)
+        self.farm_problems = node.farm_problems.labels(farm)
         self.feed_readers = node.feed_readers.labels(farm)
         self.feed_entries = node.feed_entries.labels(farm)
         self._roles = {role: node.raft_role.labels(farm, role) for role in _ROLES}

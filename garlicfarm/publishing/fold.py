@@ -48,7 +48,8 @@ when it no longer holds (point 6). From then on its statuses count against no me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -150,9 +151,10 @@ class PublisherFold(FarmQueries):
         """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""
         return [msgspec.to_builtins(event) for event in self._events.events()]
 
-    def troubles(self) -> list[str]:
-        """What operators should see to, a sentence each, see `troubles`. They are no part of the state."""
-        return self._troubles.sentences(self)
+    def troubles(self, now_ms: int, own_until_ms: Mapping[int, int] = MappingProxyType({})) -> list[str]:
+        """What operators should see to, a sentence each: `troubles.Troubles.sentences`. They are no part of
+        the state."""
+        return self._troubles.sentences(self, now_ms, own_until_ms)
 
     # Application
 
@@ -305,13 +307,7 @@ class PublisherFold(FarmQueries):
         counted = record.interval_ms in intervals
         self._evaluate(index, author, counted=counted, applied=node.applied)
 
-        self._troubles.on_status(
-            author,
-            status.document.date,
-            scored.publishing,
-            farm_time_ms=state.farm_time_ms,
-            recent=len(self._candidates.recent),
-        )
+        self._troubles.on_status(author, scored, self)
 
         published = None if status.document.meta is None else status.document.meta.last_published_time
         if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:

@@ -1,25 +1,43 @@
-"""What operators should fix in a farm that has a majority: no member publishes, or a clock is wrong.
+"""What operators should see to in a farm that has a majority: the one list that the status, its readers and
+the metrics show.
 
-Troubles are found while the log is folded and are not part of the fold's state: after a restore from a
-snapshot they are found anew. No clock is read. Time passes by the members' statuses, so an election, a
-hand-over and a farm that was stopped for a night are no troubles.
+*Nothing is published.* A member is configured to publish, none reports that it does, and some member has
+posted `PATIENCE_RS` times R statuses since one last did: R to notice a death, the rest for the next member to
+start. A member is configured to publish if its newest status has ``meta.publishing`` or
+``meta.lastPublishedTime``; one whose publishers are not ready reports only the latter.
 
-*Publication.* A member could publish, none reports that it does, and some member has posted `PATIENCE_RS`
-times R statuses since one last did: R to notice a death, the rest for the next member to start.
+*What is published has expired.* By the statuses: a member reports that it publishes, names the LeaseSet, and
+for `STARTING_MS` the date of what it published last has been further behind farm time than the lifetime in
+force when that was new. (A publisher that names no LeaseSet, such as ``sam``, may leave it to its router to
+publish again, and its date may stay.) By the publishers of the node that is asked: what it publishes expired
+`MOST_SKEW_MS` ago, in which the clock of a router may differ.
+
+*Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
 twice in a row. A status that is dated before farm time comes from a clock that is behind. One that farm time
 has not reached when the member posts the next one comes from a clock that is ahead.
+
+All but keys and the asked node's own publishers are found while the log is folded. They are not part of the
+fold's state: after a restore from a snapshot they are found anew. There time passes by the members' statuses,
+so an election, a hand-over and a farm that was stopped for a night are no troubles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
+from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.farm_queries import FarmQueries
+from garlicfarm.publishing.fold_state import ScoredStatus
+from garlicfarm.publishing.publication import expiry_problem
 
 PATIENCE_RS = 3
 MOST_SKEW_MS = 60_000
+STARTING_MS = 150_000
+"""More than a first attempt to publish takes, in which a member reports that it publishes."""
+_SHOW = "`garlicfarm publish show` on its machine says why"
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
@@ -33,40 +51,73 @@ class Troubles:
         self._dates: dict[int, int] = {}  # of each member's previous status
         self._skews: dict[int, int] = {}  # by the newest status of each member, 0: none
         self._confirmed: dict[int, int] = {}  # the same, where the status before it agreed
+        self._lasting: dict[int, tuple[int, int]] = {}  # what each published last: its date, and its end
+        self._outdated: dict[
+            int, int
+        ] = {}  # since which of its dates each says that it publishes what is over
 
-    def on_status(
-        self, author: int, date_ms: int, publishing: bool | None, *, farm_time_ms: int, recent: int
-    ) -> None:
-        """A status of ``author`` has been folded in; ``recent`` members are."""
-        if publishing:
+    def on_status(self, author: int, scored: ScoredStatus, farm: FarmQueries) -> None:
+        """A status of ``author`` has been folded in."""
+        if scored.publishing:
             self._unpublished.clear()
         else:
             self._unpublished[author] = self._unpublished.get(author, 0) + 1
+        date_ms, farm_time_ms = scored.document.date, farm.farm_time_ms
         late_ms, early_ms = date_ms - farm_time_ms, self._dates.get(author, 0) - farm_time_ms
         self._dates[author] = date_ms
         skew = late_ms if late_ms < -MOST_SKEW_MS else early_ms if early_ms > MOST_SKEW_MS else 0
-        skew = skew if recent >= 3 else 0
+        skew = skew if len(farm.recent()) >= 3 else 0
         before, self._skews[author] = self._skews.get(author, 0), skew
         self._confirmed[author] = skew if before * skew > 0 else 0
 
-    def sentences(self, farm: FarmQueries) -> list[str]:
-        """The troubles, a sentence each."""
-        return [*self._publication(farm), *self._clocks(farm)]
+        meta = scored.document.meta or MetaStatus()
+        published_ms = meta.last_published_time
+        is_named = meta.last_published_ls is not None or scored.node.lease_set is not None
+        if not scored.publishing or published_ms is None or not is_named:
+            self._outdated.pop(author, None)
+            return
+        if self._lasting.get(author, (None, 0))[0] != published_ms:
+            self._lasting[author] = published_ms, published_ms + farm.policy.lifetime_ms
+        if self._lasting[author][1] < farm_time_ms:
+            self._outdated.setdefault(author, date_ms)
+        else:
+            self._outdated.pop(author, None)
+
+    def sentences(
+        self, farm: FarmQueries, now_ms: int, own_until_ms: Mapping[int, int] = MappingProxyType({})
+    ) -> list[str]:
+        """The troubles, a sentence each. ``now_ms``: wall clock, ms since 1970. ``own_until_ms``: for the
+        member that is asked, if it publishes and knows until when that lasts."""
+        return [
+            *self._publication(farm),
+            *self._expired(farm, now_ms, own_until_ms),
+            *_keys(farm, now_ms),
+            *self._clocks(farm),
+        ]
 
     def _publication(self, farm: FarmQueries) -> Iterator[str]:
-        able = [
-            one for one in farm.members if one in farm.statuses and farm.statuses[one].publishing is not None
-        ]
-        recent = [one for one in able if farm.is_recent(one)]
+        configured = [one for one in farm.members if _is_configured(farm, one)]
         waited = max((self._unpublished.get(one, 0) for one in farm.members), default=0)
-        if not able or waited < PATIENCE_RS * farm.R or any(farm.statuses[one].publishing for one in recent):
+        recent = [one for one in configured if farm.is_recent(one)]
+        able = [one for one in recent if farm.statuses[one].publishing is not None]
+        if (
+            not configured
+            or waited < PATIENCE_RS * farm.R
+            or any(farm.statuses[one].publishing for one in recent)
+        ):
             return
         publisher = farm.publisher
         if not recent:
-            ids = ", ".join(map(str, able))
+            ids = ", ".join(map(str, configured))
             why = (
-                f"only member {ids} could, which is silent" if len(able) == 1 else f"members {ids} are silent"
+                f"only member {ids} could, which is silent"
+                if len(configured) == 1
+                else f"members {ids} are silent"
             )
+        elif not able:
+            one, ids = len(recent) == 1, ", ".join(map(str, recent))
+            who = f"member {ids} is not ready" if one else f"members {ids} are not ready"
+            why = f"{who}; `garlicfarm publish show` on {'its machine' if one else 'their machines'} says why"
         elif publisher is None:
             why = "no member is eligible; `garlicfarm farm show` says why"
         elif farm.due_since is None:
@@ -75,8 +126,24 @@ class Troubles:
         elif publisher not in recent:
             why = f"member {publisher} is named, and has no [[farm.publisher]]"
         else:
-            why = f"member {publisher} is named and fails; `garlicfarm publish show` on its machine says why"
+            why = f"member {publisher} is named and fails; {_SHOW}"
         yield f"no member publishes: {why}"
+
+    def _expired(self, farm: FarmQueries, now_ms: int, own_until_ms: Mapping[int, int]) -> Iterator[str]:
+        for member in farm.members:
+            since_ms = self._outdated.get(member)
+            own_ms = own_until_ms.get(member, now_ms)
+            if own_ms + MOST_SKEW_MS <= now_ms:
+                ago_ms = now_ms - own_ms
+            elif (
+                since_ms is not None
+                and farm.is_recent(member)
+                and self._dates[member] - since_ms >= STARTING_MS
+            ):
+                ago_ms = farm.farm_time_ms - self._lasting[member][1]
+            else:
+                continue
+            yield f"what member {member} publishes expired {_rough(ago_ms)} ago; {_SHOW}"
 
     def _clocks(self, farm: FarmQueries) -> Iterator[str]:
         for member in farm.members:
@@ -84,6 +151,21 @@ class Troubles:
             if skew_ms and farm.is_recent(member):
                 word = "ahead of" if skew_ms > 0 else "behind"
                 yield f"the clock of member {member} is {_rough(abs(skew_ms))} {word} the farm's: correct it"
+
+
+def _keys(farm: FarmQueries, now_ms: int) -> Iterator[str]:
+    for member, expires_ms in farm.key_expiries().items():
+        if problem := expiry_problem(expires_ms, now_ms):
+            yield f"keys of member {member} {problem}"
+
+
+def _is_configured(farm: FarmQueries, member: int) -> bool:
+    """Whether a current member says that it has a publisher, ready or not."""
+    scored = farm.statuses.get(member)
+    if scored is None:
+        return False
+    meta = scored.document.meta or MetaStatus()
+    return scored.publishing is not None or meta.last_published_time is not None
 
 
 def _rough(ms: int) -> str:

@@ -12,6 +12,7 @@ from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.dated_log import Log
 from tests.publishing.posting import INTERVAL_MS, WEEK_MS, Posting
+from tests.publishing.scripted_log import T0
 
 HOUR_MS = 3_600_000
 NIGHT_MS = 8 * HOUR_MS
@@ -28,13 +29,17 @@ class Skewed(Posting):
         return msgspec.json.encode(msgspec.structs.replace(document, date=date))
 
 
+def troubles(posting: Posting) -> list[str]:
+    return posting.farm.troubles(T0 + posting.now_ms)
+
+
 def told(posting: Posting, for_ms: int) -> set[str]:
     """All troubles at any time of the next ``for_ms``."""
     found: set[str] = set()
     end = posting.now_ms + for_ms
     while posting.now_ms < end:
         posting.step()
-        found.update(posting.farm.troubles())
+        found.update(troubles(posting))
     return found
 
 
@@ -70,12 +75,12 @@ def test_a_publisher_that_never_publishes_is_told_after_three_r_statuses(seed: i
     posting = Posting((1, 2, 3), seed, publishes=lambda member: False)
     assert told(posting, 8 * INTERVAL_MS) == set()
     posting.run(4 * INTERVAL_MS)
-    (one,) = posting.farm.troubles()
+    (one,) = troubles(posting)
     assert one.startswith("no member publishes: member ")
     # Sanctions and changes of the publisher do not hide it.
     for _ in range(200):
         posting.step()
-        (one,) = posting.farm.troubles()
+        (one,) = troubles(posting)
         assert one.startswith("no member publishes: ")
 
 
@@ -91,14 +96,14 @@ def test_why_nobody_publishes() -> None:
         for each in range(count):
             for member in members:
                 log.post(member, first + each, publishing=publishing)
-        return log.farm.troubles()
+        return log.farm.troubles(T0)
 
     assert rounds(10, 0, 1, 2) == [
         "no member publishes: member 2 is named and fails; `garlicfarm publish show` on its machine says why"
     ]
     log.override(1, "off")
     log.override(2, "off")
-    assert log.farm.troubles() == [
+    assert log.farm.troubles(T0) == [
         "no member publishes: no member is eligible; `garlicfarm farm show` says why"
     ]
 
@@ -108,10 +113,10 @@ def test_the_only_member_that_could_publish_is_silent() -> None:
     assert told(posting, HOUR_MS) == set()
     posting.alive.remove(1)
     posting.run(20 * INTERVAL_MS)
-    assert posting.farm.troubles() == ["no member publishes: only member 1 could, which is silent"]
+    assert troubles(posting) == ["no member publishes: only member 1 could, which is silent"]
     posting.revive(1)
     posting.run(3 * INTERVAL_MS)
-    assert posting.farm.troubles() == []
+    assert troubles(posting) == []
 
 
 @pytest.mark.parametrize(
@@ -130,11 +135,11 @@ def test_a_clock_that_is_wrong_is_told_until_it_is_corrected(skew_ms: int, text:
     posting.run(4 * INTERVAL_MS)
     wanted = f"the clock of member {member} is {text} the farm's: correct it"
     for _ in range(50):
-        assert posting.farm.troubles() == [wanted]
+        assert troubles(posting) == [wanted]
         posting.step()
     posting.skews = {}
     posting.run(2 * INTERVAL_MS)
-    assert posting.farm.troubles() == []
+    assert troubles(posting) == []
 
 
 def test_of_two_clocks_none_is_said_to_be_wrong() -> None:
@@ -153,8 +158,8 @@ def test_troubles_are_no_part_of_the_state() -> None:
     posting = Skewed((1, 2, 3), 1, publishes=lambda member: False)
     posting.skews = {3: -HOUR_MS}
     posting.run(HOUR_MS)
-    assert len(posting.farm.troubles()) == 2
+    assert len(troubles(posting)) == 2
     again = PublisherFold("farm")
     again.restore(posting.farm.snapshot())
-    assert again.troubles() == []
+    assert again.troubles(T0 + posting.now_ms) == []
     assert again.snapshot() == posting.farm.snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -36,6 +36,7 @@ class PublisherApplication(Application):
         self.fold = PublisherFold(farm)
         self._part: MemberTask | None = None  # while the application runs
         self._section: FarmSection | None = None  # the same
+        self._node_id = 0  # the same
 
     # ------------------------------------------------------------------ the state machine
 
@@ -62,7 +63,7 @@ class PublisherApplication(Application):
     async def run(self, context: ApplicationContext) -> None:
         """Report, hand over, publish, and log what the fold decides."""
         fold, section, node_id = self.fold, context.section, context.node_id
-        self._section = section
+        self._section, self._node_id = section, node_id
         keys = read_master_keys(section, node_id)
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
         record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
@@ -122,16 +123,30 @@ class PublisherApplication(Application):
             metrics.set_key_expiry(member, expires_ms)
         for publisher in [] if self._part is None else self._part.core.publishers:
             metrics.set_publishing(publisher.traits.name, publisher.state in ("publishing", "renewing"))
+        metrics.farm_problems.set(len(self._problems(self._describe())))
+
+    def _describe(self) -> list[dict[str, Any]]:
+        return [] if self._part is None else self._part.describe()
+
+    def _problems(self, publishers: Sequence[Mapping[str, Any]]) -> list[str]:
+        """What operators should see to; ``publishers``: rows of the status."""
+        ends = [
+            row["until_ms"]
+            for row in publishers
+            if row["state"] == "publishing" and row["until_ms"] is not None
+        ]
+        own = {self._node_id: min(ends)} if ends else {}
+        return self.fold.troubles(time.time_ns() // 1_000_000, own)
 
     def status(self) -> Mapping[str, Any]:
-        publishers = [] if self._part is None else self._part.describe()
+        publishers = self._describe()
         return {
             "publisher": self.fold.publisher,
             "publishers": publishers,
             "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
             "published_leaves": self.fold.published_leaves(),
             "events": self.fold.events(),
-            "problems": self.fold.troubles(),
+            "problems": self._problems(publishers),
         }
 
     def member_report(self, member: int) -> MemberReport:
