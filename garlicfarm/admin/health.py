@@ -12,8 +12,8 @@ Health = Literal["healthy", "degraded", "no-quorum"]
 
 def judge(status: Mapping[str, Any]) -> Health:
     """Degraded: the farm can lose fewer members than its size allows, the answering node's disk hangs,
-    or there are problems: no member publishes, a clock is wrong. No quorum: that node knows no leader, or
-    sees no majority."""
+    or there are problems (`garlicfarm.publishing.troubles`). No quorum: that node knows no leader, or sees
+    no majority."""
     whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
     good = whole and status["disk_hangs_s"] is None and not status.get("problems")
     return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"

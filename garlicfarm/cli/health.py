@@ -29,10 +29,11 @@ def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
     Degraded: the farm can lose fewer members than its size allows, or the queried node's disk does not
-    answer, or no member publishes although one could, or a member's clock is wrong by more than a minute. A
-    member that cannot keep up counts as lost; the leader says why. A failed or blocked feed of the
-    queried node is named, and so is a level that the farm could be raised to; neither changes the code. With
-    --local: 5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
+    answer, or no member publishes although one is configured to, or what is published has expired, or keys
+    expire within 14 days, or a member's clock is wrong by more than a minute. A member that cannot keep up
+    counts as lost; the leader says why. A failed or blocked feed of the queried node is named, and so is a
+    level that the farm could be raised to; neither changes the code. With --local: 5 if a farm of this node
+    knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
@@ -40,10 +41,9 @@ def health(options: Options, local: bool) -> Exit:
         leader, spare, verdict = body["leader"], body["fault_tolerance"], judge(body)
         found = {"farm": farm, "health": verdict, "leader": leader, "fault_tolerance": spare}
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
-        found["key_problems"] = problems = key_problems(body)
+        found["key_problems"] = key_problems(body)
         found["problems"] = told = list(body.get("problems") or ())
         farms = "".join(f"; {problem}" for problem in told)
-        keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
         found["feed_problems"] = blocked = feed_problems(body)
         feeds = "".join(f"; feed {name} {problem}" for name, problem in blocked.items())
         stuck = [row for row in body["members"] if row.get("trouble")]
@@ -55,7 +55,7 @@ def health(options: Options, local: bool) -> Exit:
         found["level"] = body.get("level")
         level = f"; {word}" if (word := level_word(body)) else ""
         head = f"farm {farm}: {verdict}, leader {leader or 'none'}, {spare_text(body)}"
-        text = f"{head}{_disk(hangs_s)}{farms}{troubles}{keys}{feeds}{level}"
+        text = f"{head}{_disk(hangs_s)}{farms}{troubles}{feeds}{level}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[verdict])
 
     async def of_node(client: AdminClient, _: str) -> Exit:

@@ -125,16 +125,15 @@ def key_problems(body: dict[str, Any]) -> dict[str, str]:
 
 
 def publisher_lines(body: dict[str, Any]) -> list[str]:
-    """What is wrong with the farm, whose keys expire soon, whether the other members reach the publisher's
-    leaves, and what the node that answered publishes, a line for each of its publishers; no line where its
-    answer has nothing about that."""
+    """What is wrong with the farm, whether the other members reach the publisher's leaves, and what the node
+    that answered publishes, a line for each of its publishers; no line where its answer has nothing about
+    that."""
     from garlicfarm.publishing.publication import sight
 
     found = body.get("publishers")
     if found is None:
         return []
     lines = [*(body.get("problems") or ())]
-    lines += [f"keys of member {member} {problem}" for member, problem in key_problems(body).items()]
     for leaf in body.get("published_leaves") or []:
         if leaf["seen"] is not None:
             lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")

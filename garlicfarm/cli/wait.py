@@ -73,6 +73,8 @@ async def _wait(options: Options, wanted: str) -> None:
                         why = ""
                         if wanted == "publisher":
                             why = f"{why_no_publisher(status, await client.ranking(farm))}; "
+                        if wanted == "healthy":
+                            why = "".join(f"{problem}; " for problem in status.get("problems") or ())
                         seen = why + headline(status)
                 except UnreachableError as error:
                     seen = str(error)

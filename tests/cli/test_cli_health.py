@@ -69,6 +69,18 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             "; the clock of member 3 is 60 min behind the farm's: correct it",
         ),
         (
+            {
+                "fault_tolerance": 1,
+                "key_expiries": {"2": 1},
+                "problems": [
+                    "keys of member 2 have expired: make new bundles with `garlicfarm keys offline`"
+                ],
+            },
+            6,
+            "farm farm: degraded, leader 1, can lose 1 more"
+            "; keys of member 2 have expired: make new bundles with `garlicfarm keys offline`",
+        ),
+        (
             {"fault_tolerance": 1, "level": RAISABLE},
             0,
             "farm farm: healthy, leader 1, can lose 1 more"

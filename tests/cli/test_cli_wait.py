@@ -50,6 +50,9 @@ def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
 def test_wait_returns_once_it_is_so_and_not_before(served, capsys, wanted, there, lacking):
     body = served.say(**lacking)
     assert "farm farm: leader " in waited_in_vain(capsys, wanted)
+    body["problems"] = ["keys of member 2 have expired"]
+    assert ("keys of member 2 have expired; farm " in waited_in_vain(capsys, wanted)) == (wanted == "healthy")
+    del body["problems"]
     later = threading.Timer(
         0.5, lambda: body.update(served.node.farm.__class__.status(served.node.farm) | there)
     )

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.documents import MetaStatus, NodeReport, StatusDocument
 from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.dated_log import Log
 from tests.publishing.posting import INTERVAL_MS, WEEK_MS, Posting
@@ -117,6 +117,91 @@ def test_the_only_member_that_could_publish_is_silent() -> None:
     posting.revive(1)
     posting.run(3 * INTERVAL_MS)
     assert troubles(posting) == []
+
+
+def test_members_whose_publishers_are_not_ready_are_to_publish_all_the_same() -> None:
+    def rounds(log: Log, first: int) -> list[str]:
+        for second in range(first, first + 10):
+            for member in members:
+                # As of a node whose router is gone: it says when it published, and not that it could.
+                meta = MetaStatus(last_published_time=0) if member > 1 else None
+                log.post(member, second, publishing=None, meta=meta)
+        return log.farm.troubles(T0)
+
+    members = (1, 2)
+    assert rounds(Log(1, 2), 0) == [
+        "no member publishes: member 2 is not ready; `garlicfarm publish show` on its machine says why"
+    ]
+    members = (1, 2, 3)
+    log = Log(1, 2, 3)
+    assert rounds(log, 0) == [
+        "no member publishes: members 2, 3 are not ready; "
+        "`garlicfarm publish show` on their machines says why"
+    ]
+    log.post(2, 20, meta=MetaStatus(publishing=True, last_published_time=T0))
+    assert log.farm.troubles(T0) == []
+
+
+SHOW = "`garlicfarm publish show` on its machine says why"
+
+
+def test_publication_that_is_not_renewed_is_told_by_the_statuses_of_its_publisher() -> None:
+    log = Log(1, 2)
+    hour, last = 3600, {1: 0}
+
+    def post(second: float, *, named: bool = True, publishing: bool = True) -> list[str]:
+        ls = "AAAA" if named else None
+        meta = MetaStatus(publishing=publishing, last_published_ls=ls, last_published_time=T0 + last[1])
+        log.post(2, second)
+        log.post(1, second, meta=meta)
+        return log.farm.troubles(T0 + int(second * 1000))
+
+    assert post(0) == post(1800) == post(hour) == []
+    # Past its end, as in a first attempt after a night: so it may stay for as long as that takes.
+    assert post(hour + 1) == post(hour + 150) == []
+    told = [f"what member 1 publishes expired 3 min ago; {SHOW}"]
+    assert post(hour + 151) == told
+    assert log.farm.troubles(0) == told  # it is the farm's time that counts
+    # A router that publishes by itself names no LeaseSet; and who does not publish has nothing that expires.
+    assert post(hour + 152, named=False) == []
+    assert post(hour + 153) == []
+    assert post(2 * hour) == [f"what member 1 publishes expired 60 min ago; {SHOW}"]
+    assert post(2 * hour + 1, publishing=False) == []
+    last[1] = 2 * hour * 1000
+    assert post(2 * hour + 2) == []
+
+
+def test_a_shorter_lifetime_is_for_what_is_published_from_then_on() -> None:
+    log = Log(1, 2)
+
+    def post(second: int, last_s: int) -> list[str]:
+        last_ms = T0 + last_s * 1000
+        log.post(
+            1, second, meta=MetaStatus(publishing=True, last_published_ls="AAAA", last_published_time=last_ms)
+        )
+        return log.farm.troubles(T0)
+
+    post(0, 0)
+    log.order("publisher", {"lifetime_ms": 600_000})
+    assert post(1000, 0) == post(1800, 0) == []
+    assert post(1801, 1801) == post(2402, 1801) == []
+    assert post(2602, 1801) == [f"what member 1 publishes expired 3 min ago; {SHOW}"]
+
+
+def test_what_the_node_itself_publishes_has_expired_a_minute_after_its_end() -> None:
+    farm = Log(1, 2).farm
+    assert farm.troubles(T0 + 59_999, {1: T0}) == []
+    assert farm.troubles(T0 + 60_000, {1: T0}) == [f"what member 1 publishes expired 60 s ago; {SHOW}"]
+    assert farm.troubles(T0 + 60_000, {3: 0}) == []  # no member
+
+
+def test_keys_that_expire_within_14_days_are_told_by_the_wall_clock() -> None:
+    log, day_ms = Log(1, 2), 86_400_000
+    log.post(2, 0, config={"node": NodeReport(key_expires=T0 + 20 * day_ms)})
+    assert log.farm.troubles(T0 + 6 * day_ms) == []
+    new = "make new bundles with `garlicfarm keys offline`"
+    assert log.farm.troubles(T0 + 6 * day_ms + 1) == [f"keys of member 2 expire in 13 days: {new}"]
+    assert log.farm.troubles(T0 + 20 * day_ms) == [f"keys of member 2 have expired: {new}"]
 
 
 @pytest.mark.parametrize(
