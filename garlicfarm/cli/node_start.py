@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,6 +22,7 @@ from garlicfarm.cli.say import say
 if TYPE_CHECKING:
     import trio
 
+    from garlicfarm.cli.service_manager import ServiceManager
     from garlicfarm.config import Config
     from garlicfarm.node import Node
 
@@ -30,6 +31,8 @@ NEXT = ("status", "log tail -f", "health")
 """What to try once the node runs."""
 ORDERLY = 0.9
 """This share of the time is for ending in order, the rest for writing, which cannot be cancelled."""
+EXIT_S = 2.0
+"""How long after that the process may take to end, with the last lines of its log."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -45,7 +48,8 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 def start(options: Options, stay: bool) -> None:
     """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store.
 
-    On a terminal it shows which commands to try next, without -q.
+    On a terminal it shows which commands to try next, without -q. A service manager that sets NOTIFY_SOCKET,
+    such as systemd, is told when the node serves, and when it stops.
     """
     with _noted() as early:
         import trio
@@ -72,6 +76,19 @@ class _Next:
     def started(self, _: object = None) -> None:
         commands = next_commands(self._path, [farm.name for farm in self._config.farm])
         say("\n  ".join(["This node runs until Ctrl-C. In another terminal, try:", *commands]))
+
+
+class _Ready:
+    """Tells the service manager that the node has started, and then ``status``."""
+
+    def __init__(self, nursery: trio.Nursery, manager: ServiceManager, status: trio.TaskStatus[Node]) -> None:
+        self._nursery = nursery
+        self._manager = manager
+        self._status = status
+
+    def started(self, value: Any = None) -> None:
+        self._nursery.start_soon(self._manager.ready)
+        self._status.started(value)
 
 
 def next_commands(path: Path, farms: Sequence[str]) -> list[str]:
@@ -113,20 +130,23 @@ def _noted() -> Iterator[list[int]]:
 async def _main(config: Config, early: Sequence[int], stays: bool, status: trio.TaskStatus[Node]) -> None:
     import trio
 
+    from garlicfarm.cli.service_manager import ServiceManager
     from garlicfarm.logs import EventLogger
     from garlicfarm.node import serve
 
     log = EventLogger(logging.getLogger("garlicfarm.node"), node=config.node.id)
     timeout_s = config.node.shutdown_timeout_s
+    manager = ServiceManager(os.environ, log)
     shutdown = trio.Event()
     ending = trio.CancelScope(shield=True)
 
     async def end_in_time(signals: AsyncIterator[int]) -> None:
         async for _ in signals:
             if not shutdown.is_set():
-                shutdown.set()
                 nursery.cancel_scope.deadline = trio.current_time() + ORDERLY * timeout_s
                 nursery.start_soon(give_up)
+                await manager.stopping(timeout_s + EXIT_S)
+                shutdown.set()
 
     async def give_up() -> None:
         with ending:
@@ -141,7 +161,8 @@ async def _main(config: Config, early: Sequence[int], stays: bool, status: trio.
             nursery.start_soon(end_in_time, signals)
             try:
                 if not early:
-                    await serve(config, shutdown=shutdown, stays=stays, task_status=status)
+                    ready = _Ready(nursery, manager, status)
+                    await serve(config, shutdown=shutdown, stays=stays, task_status=ready)
             finally:
                 ending.cancel()
             nursery.cancel_scope.cancel()

@@ -38,8 +38,19 @@ def test_unit_restarts_a_node_but_for_what_a_restart_cannot_mend() -> None:
     assert f"RestartPreventExitStatus={values(SHIPPED, 'RestartPreventExitStatus')[0]}`" in errors
 
 
-def test_unit_is_no_notifying_one_as_long_as_the_node_notifies_nobody() -> None:
-    assert values(SHIPPED, "Type") == ["exec"]
+def test_unit_has_the_node_say_when_it_serves_and_can_reach_the_socket_for_that() -> None:
+    assert values(SHIPPED, "Type") == ["notify"]
+    assert values(SHIPPED, "NotifyAccess") == ["main"]
+    assert values(SHIPPED, "TimeoutStartSec") == ["infinity"]  # a store may take long to open
+    assert "AF_UNIX" in values(SHIPPED, "RestrictAddressFamilies")[0].split()
+
+
+def test_unit_restarts_a_killed_node_within_half_a_second_and_never_gives_up() -> None:
+    assert values(SHIPPED, "RestartSec") == ["500ms"]
+    assert values(SHIPPED, "StartLimitIntervalSec") == ["0"]
+    unit, _, service = SHIPPED.partition("[Service]")
+    assert "StartLimitIntervalSec" in unit
+    assert "StartLimitIntervalSec" not in service  # where systemd would ignore it
 
 
 def test_guide_shows_the_unit_that_is_shipped() -> None:
