@@ -26,6 +26,7 @@ from garlicfarm.feed.source import EntryStream
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.core_inbox import CoreInbox
+from garlicfarm.node.draining import Draining
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage import RankingStore
@@ -315,6 +316,7 @@ class FakeNode:
         self.pin = make_certificate(self.certificate, self.private_key, "127.0.0.1")
         log = EventLogger(logging.getLogger("garlicfarm.node"), node=1)
         self.users = UserStore(data_dir / "users", log)
+        self.draining = Draining(data_dir / "drained", {}, log)
         for name, (role, password) in PASSWORDS.items():
             self.users.add(name, role, password)  # type: ignore[arg-type]
         self.users.add("local", "admin", LOCAL_PASSWORD)
