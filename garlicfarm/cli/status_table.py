@@ -48,7 +48,7 @@ def status_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "id": member["id"],
             "endpoint": (endpoint := member["endpoint"].partition("?")[0]),
-            "role": member["role"],
+            "role": member["role"] + (", drained" if member.get("drained") else ""),
             "publisher": "*" if member["id"] == publishing(body) else None,
             "term": member["term"],
             "commit": member["commit"],
@@ -104,7 +104,7 @@ def status_view(body: dict[str, Any], width: int) -> Group:
         Column("age", WIDE),
         Column("error", ERROR_COLUMN_WIDTH),
     ]
-    rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in status_rows(body)]
+    rows = [(_COLOURS.get(str(row["role"]).partition(",")[0], ""), row) for row in status_rows(body)]
     errors = [
         Text(printable(f"member {row['id']}: {row['error']}"), style="red")
         for _, row in rows

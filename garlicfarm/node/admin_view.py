@@ -293,6 +293,7 @@ class FarmAdminView(CommittedEntries):
             "last_contact_s": None if age is None else round(age, 3),
             "rtt_s": peers.rtt_s(member, self._core.raft.election_timeout_max_s),
             "publisher": member == publisher,
+            "drained": report.is_drained,
             "version": (program and program.version) or report.version,
             "revision": (program and program.revision) or None,
             "levels": program and [program.lowest, program.highest],

@@ -437,7 +437,7 @@ class MemberCore:
     def _situation(self) -> Situation:
         fold = self._fold
         return Situation(
-            is_told=("drained", self._drains) in self.turns.told,
+            is_told=self.turns.begun is None or ("drained", self._drains) in self.turns.told,
             is_free=self._is_free(),
             others_can=self._others_can(),
             others_drain=not (self._has_quorum and self._others(fold.recent())),
