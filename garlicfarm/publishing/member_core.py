@@ -211,10 +211,15 @@ class MemberCore:
         self.step(now)
 
     def on_status(
-        self, publisher: PublisherCore, status: PublisherStatus, key: KeyReport | None, now: Now
+        self,
+        publisher: PublisherCore,
+        asked: int,
+        status: PublisherStatus,
+        key: KeyReport | None,
+        now: Now,
     ) -> None:
         """See `PublisherCore.on_status`."""
-        publisher.on_status(status, key, now.boot_ms, self)
+        publisher.on_status(asked, status, key, now.boot_ms, self)
         self.step(now)
 
     def on_check(self, publisher: PublisherCore, now: Now, *, is_up: bool, problem: str | None) -> None:

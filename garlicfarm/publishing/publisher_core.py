@@ -319,7 +319,8 @@ class PublisherCore:
     taken; after it has stopped in order, what it took last, until its clients know of a successor.
     ``problem``: why it does not publish, "" if nothing is wrong. ``status`` and ``key``: the plugin's newest.
     ``is_up``: the service behind it answers, as far as that is checked;
-    ``check_problem``: a sentence if it does not. ``notes``: to be logged, and cleared.
+    ``check_problem``: a sentence if it does not. ``changes``: how often
+    ``state`` has changed. ``notes``: to be logged, and cleared.
     """
 
     def __init__(self, traits: Traits, now_ms: int) -> None:
@@ -334,6 +335,7 @@ class PublisherCore:
         self.is_up = True
         self.check_problem: str | None = None
         self.notes: list[Note] = []
+        self.changes = 0
         self._calls = 0
         self._has_confirmed = False
         self._doubted_since_ms: int | None = now_ms
@@ -403,13 +405,16 @@ class PublisherCore:
         self._again_ms = now_ms + (RETRY_MS if self.problem else 0)
         self._go("left", now_ms, role)
 
-    def on_status(self, status: PublisherStatus, key: KeyReport | None, now_ms: int, role: Role) -> None:
-        """What the plugin says. That it is not ready between ``retire`` and ``standby`` is no loss."""
+    def on_status(
+        self, asked: int, status: PublisherStatus, key: KeyReport | None, now_ms: int, role: Role
+    ) -> None:
+        """What the plugin says. ``asked``: `changes` when it was asked; a state that it did not see is not
+        judged by it. That it is not ready between ``retire`` and ``standby`` is no loss."""
         if self.state in ("outside", "entering", "leaving"):
             return
         self.status, self.key = status, key
         stands = status.is_publishing or self.state not in ("publishing", "renewing")
-        if (stands and status.is_ready) or "lost" not in self.row.next:
+        if (stands and status.is_ready) or asked != self.changes or "lost" not in self.row.next:
             return
         cause = "; ".join(status.problems) or "for no known reason"
         self._warn("publication-lost" if self.row.is_exposed else "standby-lost", cause)
@@ -495,6 +500,7 @@ class PublisherCore:
         was, self.state = self.state, self.row.next[event]
         if self.state == was:
             return
+        self.changes += 1
         if event == "no role":
             self._has_failed = False
         if self.state == "leaving":

@@ -37,8 +37,8 @@ STATES: Mapping[State, Mapping[Event, State]] = {
     "waiting": {"due": "measuring", "news": "posting"},
 }
 """Each state, and the next one after each event that it knows. *alone*: until the farm is known.
-*confirming*: its first status lets others publish, so it waits while a router may still publish for an earlier
-process. *pausing*: before the same status is posted again."""
+*confirming*: its first status lets others publish, so it waits while a router may still publish for an
+earlier process. *pausing*: before the same status is posted again."""
 
 RETRY_MS = 500
 

@@ -61,6 +61,7 @@ class HostedPublisher:
         self._on_stepped = on_stepped
         self._inside = trio.CancelScope()
         self._carrying_out = trio.CancelScope()
+        self._pausing = trio.CancelScope()  # between two questions for the plugin's status
         self._number = 0  # of the call that is carried out
         self._ordered = trio.Event()
 
@@ -128,6 +129,7 @@ class HostedPublisher:
                 self._on_defect(error)
             else:
                 self._core.on_done(self.own, call.number, now(), published, meta)
+            self._pausing.cancel()
             self._on_stepped()
 
     async def _retire_at_once(self, plugin: Publisher) -> None:
@@ -141,17 +143,17 @@ class HostedPublisher:
 
     async def _watch_plugin(self, plugin: Publisher) -> NoReturn:
         while True:
-            asked_at = trio.current_time()
+            asked_at, changes = trio.current_time(), self.own.changes
             try:
                 with trio.move_on_after(STATUS_TIMEOUT_S) as waiting:
                     status = checked_status(await plugin.status(), self.own.traits.destination)
-                    self._core.on_status(self.own, status, checked_key(plugin.key), now())
+                    self._core.on_status(self.own, changes, status, checked_key(plugin.key), now())
                 if waiting.cancelled_caught:
                     self._core.on_defect(
                         self.own, now(), f"it has given no status within {STATUS_TIMEOUT_S:g} s"
                     )
                 self._on_stepped()
-                with trio.move_on_after(WATCH_S):
+                with trio.move_on_after(WATCH_S) as self._pausing:
                     await plugin.wait_changed()
             except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
                 self._on_defect(error)

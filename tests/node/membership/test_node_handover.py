@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
 from garlicfarm.node.membership import Membership
-from garlicfarm.node.publisher import PublisherApplication, handover, status_reporter
+from garlicfarm.node.publisher import PublisherApplication, clocks, handover
 from garlicfarm.node.publisher.handover import better_placed
 from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.documents import ConnectTest, MemberTest, NodeReport, RemoteRouter
@@ -77,8 +76,7 @@ class Posting:
 @pytest.fixture(autouse=True)
 def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statuses are dated by the simulated clock too."""
-    clock = SimpleNamespace(time_ns=lambda: (1_800_000_000 + round(trio.current_time())) * 10**9)
-    monkeypatch.setattr(status_reporter, "time", clock)
+    monkeypatch.setattr(clocks, "wall_ms", lambda: (1_800_000_000 + round(trio.current_time())) * 1000)
     monkeypatch.setattr(handover, "PAUSE_S", PAUSE_S)
 
 
