@@ -444,7 +444,7 @@ class MemberCore:
         return Situation(
             is_told=self.turns.begun is None or ("drained", self._drains) in self.turns.told,
             is_free=self._is_free(),
-            others_can=self._others_can(),
+            others_can=self._has_quorum and self._others_can(),
             others_drain=not (self._has_quorum and self._others(fold.recent())),
             is_followed=not self._held_since_stop or self._is_followed(),
             has_clients=self._has_clients,
