@@ -89,3 +89,19 @@ async def test_last_one_that_can_publish_goes_on_though_it_is_drained(farm: Serv
     assert farm.services[first].order is not None
     assert farm.fold(first).publisher == first
     assert "it publishes, and no other member can" in node.draining.report()["holds"][0]
+
+
+async def test_node_without_a_successor_ends_at_its_bound_and_gives_the_role_back(farm: ServiceFarm) -> None:
+    first = await farm.publisher()
+    farm.nodes.environ["GARLICFARM_NODE__SHUTDOWN_TIMEOUT_S"] = "4"
+    await farm.nodes.stop(first)
+    await farm.nodes.start(first)
+    others = sorted(farm.services.keys() - {first})
+    await wait_until(lambda: farm.fold(first).newest(first)[1].meta.publishing is not None)
+    for other in others:
+        farm.services[other].kill_router()
+    assert await farm.publisher() == first
+    begun = len(farm.calls)
+    await farm.nodes.stop(first)
+    assert farm.calls[begun:] == [(first, "retire")]
+    await wait_until(lambda: all(first not in farm.fold(other).holders for other in others))
