@@ -384,17 +384,6 @@ def test_holder_named_again_before_it_let_go_is_due_once_it_is_alone() -> None:
     assert (log.farm.holders, log.farm.due_since) == ((1,), at)
 
 
-def test_may_publish_only_as_the_only_holder_within_the_lease() -> None:
-    log = due_member_1()
-    assert log.farm.may_publish(1, 999, 1000)
-    assert not log.farm.may_publish(1, 1000, 1000)
-    assert not log.farm.may_publish(1, 0, None)
-    assert not log.farm.may_publish(2, 0, 1000)
-    log.override(2, "on")
-    assert not log.farm.may_publish(1, 0, 1000)
-    assert not log.farm.may_publish(2, 0, 1000)
-
-
 def test_published_follows_what_members_published_unless_it_is_far_ahead() -> None:
     log = Log(1, 2)
 

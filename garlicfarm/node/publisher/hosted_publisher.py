@@ -14,8 +14,8 @@ import trio
 
 from garlicfarm.config import PublisherSection
 from garlicfarm.errors import PublisherError, first_error
+from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.backend_check import make_check
-from garlicfarm.node.publisher.clocks import now
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import Publisher, PublishOrder
 from garlicfarm.publishing.member_core import MemberCore
@@ -86,13 +86,13 @@ class HostedPublisher:
                         await self._enter(call)
                 except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
                     self._on_defect(group)
-                self._core.on_left(self.own, now())
+                self._core.on_left(self.own, clocks.now())
                 self._on_stepped()
         raise AssertionError("unreachable: it runs until cancelled")
 
     async def _enter(self, call: Call) -> None:
         async with self._plugin as plugin:
-            self._core.on_done(self.own, call.number, now())
+            self._core.on_done(self.own, call.number, clocks.now())
             self._on_stepped()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_plugin, plugin)
@@ -124,20 +124,20 @@ class HostedPublisher:
                     case "retire" | "announce":
                         await plugin.retire(call.successor)
             except PublisherError as error:
-                self._core.on_refused(self.own, call.number, now(), str(error))
+                self._core.on_refused(self.own, call.number, clocks.now(), str(error))
             except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
                 self._on_defect(error)
             else:
-                self._core.on_done(self.own, call.number, now(), published, meta)
+                self._core.on_done(self.own, call.number, clocks.now(), published, meta)
             self._pausing.cancel()
             self._on_stepped()
 
     async def _retire_at_once(self, plugin: Publisher) -> None:
         """The node ends, and does not wait."""
-        self._core.on_node_ends(self.own, now())
+        self._core.on_node_ends(self.own, clocks.now())
         call = self.own.call
         if call is not None and call.task == "retire" and call.deadline_ms is not None:
-            left_s = (call.deadline_ms - now().boot_ms) / 1000
+            left_s = (call.deadline_ms - clocks.now().boot_ms) / 1000
             with trio.move_on_after(left_s, shield=True):
                 await self._carry_out(plugin, call)
 
@@ -147,10 +147,10 @@ class HostedPublisher:
             try:
                 with trio.move_on_after(STATUS_TIMEOUT_S) as waiting:
                     status = checked_status(await plugin.status(), self.own.traits.destination)
-                    self._core.on_status(self.own, changes, status, checked_key(plugin.key), now())
+                    self._core.on_status(self.own, changes, status, checked_key(plugin.key), clocks.now())
                 if waiting.cancelled_caught:
                     self._core.on_defect(
-                        self.own, now(), f"it has given no status within {STATUS_TIMEOUT_S:g} s"
+                        self.own, clocks.now(), f"it has given no status within {STATUS_TIMEOUT_S:g} s"
                     )
                 self._on_stepped()
                 with trio.move_on_after(WATCH_S) as self._pausing:
@@ -161,10 +161,10 @@ class HostedPublisher:
 
     def _on_tested(self) -> None:
         assert self._check is not None
-        self._core.on_check(self.own, now(), is_up=self._check.is_up, problem=self._check.problem)
+        self._core.on_check(self.own, clocks.now(), is_up=self._check.is_up, problem=self._check.problem)
         self._on_stepped()
 
     def _on_defect(self, error: BaseException) -> None:
         found = first_error(error)
-        self._core.on_defect(self.own, now(), f"{type(found).__name__}: {found}")
+        self._core.on_defect(self.own, clocks.now(), f"{type(found).__name__}: {found}")
         self._on_stepped()

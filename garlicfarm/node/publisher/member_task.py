@@ -15,7 +15,7 @@ import trio
 from garlicfarm.application import ApplicationContext
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
-from garlicfarm.node.publisher.clocks import now
+from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_of
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
@@ -65,7 +65,7 @@ class MemberTask:
             )
             for plugin, section in tables
         ]
-        self.core = MemberCore(fold, setup, traits, self._reporter, now())
+        self.core = MemberCore(fold, setup, traits, self._reporter, clocks.now())
         self._reporter.serve(self.core, self._on_stepped)
         self._publishers = [
             HostedPublisher(plugin, section, self.core, own, sign=self._sign, on_stepped=self._on_stepped)
@@ -82,7 +82,7 @@ class MemberTask:
             nursery.start_soon(self._keep_record)
             while True:
                 applied = self._context.applied_index
-                self.core.step(now(), applied)
+                self.core.step(clocks.now(), applied)
                 self._on_stepped()
                 await self._context.wait_applied(applied)
         raise AssertionError("unreachable: it runs until cancelled")
@@ -90,12 +90,12 @@ class MemberTask:
     def drain(self, drained: bool) -> None:
         """See `MemberCore.drain`."""
         if drained != (self.core.ending.state == "drained"):
-            self.core.drain(drained, now())
+            self.core.drain(drained, clocks.now())
             self._on_stepped()
 
     async def stop(self, bound_s: float) -> None:
         """Let go of this member's part, within ``bound_s``."""
-        self.core.stop(now(), round(1000 * bound_s))
+        self.core.stop(clocks.now(), round(1000 * bound_s))
         self._on_stepped()
         await self._over.wait()
 
@@ -114,11 +114,11 @@ class MemberTask:
 
     async def _watch_time(self) -> NoReturn:
         while True:
-            left_s = max(0, self.core.wake_ms() - now().boot_ms) / 1000
+            left_s = max(0, self.core.wake_ms() - clocks.now().boot_ms) / 1000
             with trio.move_on_after(left_s):
                 await self._stepped.wait()
                 continue
-            self.core.step(now())
+            self.core.step(clocks.now())
             self._on_stepped()
 
     async def _keep_record(self) -> NoReturn:
@@ -152,7 +152,7 @@ class MemberTask:
 
     def describe(self) -> list[dict[str, Any]]:
         """Each publisher, for the farm's status: ready for JSON. ``state``: `publisher_core.Row.shown`."""
-        clock = self._fold.clock_problem(now().wall_ms)
+        clock = self._fold.clock_problem(clocks.now().wall_ms)
         own = [f"this node's clock {clock}"] if clock else []
         return [
             {
@@ -171,7 +171,7 @@ class MemberTask:
         core = self.core
         if not (core.offer.is_withdrawn and core.can_publish and publisher.traits.is_required):
             return []
-        left_s = math.ceil(core.offer.left_ms(now().boot_ms, core.pause_ms) / 1000)
+        left_s = math.ceil(core.offer.left_ms(clocks.now().boot_ms, core.pause_ms) / 1000)
         return [f"it could not publish recently, so this node offers itself again in {left_s} s"]
 
 

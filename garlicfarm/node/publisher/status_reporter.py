@@ -16,7 +16,7 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.levels import THIS
-from garlicfarm.node.publisher.clocks import now
+from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.leaf_figures import LeafFigures
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
 from garlicfarm.publishing.documents import FAILED, MemberTest, NodeReport, RouterStatus
@@ -99,7 +99,7 @@ class StatusReporter:
             if turns.state == "measuring":
                 with trio.CancelScope() as self._measuring:
                     await self._measure()
-                core.on_measured(self._number, now())
+                core.on_measured(self._number, clocks.now())
             else:
                 await self._post(turns.entry)
             self._on_stepped()
@@ -115,11 +115,11 @@ class StatusReporter:
         try:
             index, _ = await self._context.post(entry)
         except EntryRefused as error:
-            core.on_status_refused(number, now(), str(error))
+            core.on_status_refused(number, clocks.now(), str(error))
         except GarlicFarmError as error:
-            core.on_status_failed(number, now(), str(error), has_quorum=not isinstance(error, NoQuorum))
+            core.on_status_failed(number, clocks.now(), str(error), has_quorum=not isinstance(error, NoQuorum))
         else:
-            core.on_committed(number, index, now())
+            core.on_committed(number, index, clocks.now())
 
     def figures(self) -> Figures:
         """See `Surroundings`."""

@@ -207,7 +207,7 @@ async def test_service_is_tested_once_an_interval(autojump_clock: MockClock) -> 
             await trio.sleep(0 if len(times) == 1 else 10)  # a test takes at most the interval
 
     with trio.move_on_after(35):
-        await Counted("tcp://127.0.0.1:1", 10.0, 3).run()
+        await Counted("tcp://127.0.0.1:1", 10.0, 3).run(lambda: None)
     assert [time - times[0] for time in times] == [0, 10, 20, 30]
 
 
