@@ -567,8 +567,8 @@ class PublisherCore:
             self._doubted_since_ms = now_ms
         if event == "lease over":
             self._warn("publisher-left", "the lease is over")
-        elif STATES[was].task == "retire":
-            self._warn("publisher-left", "it did not stop in time")
+        elif event in ("refused", "late") and STATES[was].task == "retire":
+            self._warn("publisher-left", "it did not stop in time" if event == "late" else self.problem)
         self._check_ms, self._successor, self.published = now_ms, None, None
         self.status = PublisherStatus(is_publishing=False)
 

@@ -289,7 +289,14 @@ def _member(member: int, role: str, **known: Any) -> dict[str, Any]:
         )
     )
     endpoint = f"ssl://127.0.0.1:{27150 + member}?pin=sha256-abc"
-    row = {"id": member, "endpoint": endpoint, "transport": "ssl", "role": role, "publisher": False, "drained": False}
+    row = {
+        "id": member,
+        "endpoint": endpoint,
+        "transport": "ssl",
+        "role": role,
+        "publisher": False,
+        "drained": False,
+    }
     return {**row, **unknown, **known}
 
 

@@ -117,7 +117,9 @@ class StatusReporter:
         except EntryRefused as error:
             core.on_status_refused(number, clocks.now(), str(error))
         except GarlicFarmError as error:
-            core.on_status_failed(number, clocks.now(), str(error), has_quorum=not isinstance(error, NoQuorum))
+            core.on_status_failed(
+                number, clocks.now(), str(error), has_quorum=not isinstance(error, NoQuorum)
+            )
         else:
             core.on_committed(number, index, clocks.now())
 

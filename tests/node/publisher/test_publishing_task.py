@@ -10,6 +10,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
+from garlicfarm.node.publisher.boot_clock import boot_ms
+from garlicfarm.node.publisher.publishing_task import PublishingTask
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import PublisherSection
@@ -18,9 +20,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
-from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
-from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, MetaStatus, NodeReport
 from garlicfarm.publishing.fold import PublisherFold

@@ -1,0 +1,26 @@
+"""The clocks of a member's part in publishing follow Trio's, which jumps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from garlicfarm.node.publisher import clocks
+from garlicfarm.publishing.member_core import Now
+from tests.publishing.scripted_log import T0
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``slept_ms``: how long the machine has been suspended, which Trio's clock does not see. ``wall_ms``:
+    how far the wall clock is from `T0` at Trio's zero, beyond that."""
+    moved = SimpleNamespace(slept_ms=0, wall_ms=0)
+
+    def now() -> Now:
+        boot_ms = round(trio.current_time() * 1000) + moved.slept_ms
+        return Now(boot_ms, T0 + boot_ms + moved.wall_ms)
+
+    monkeypatch.setattr(clocks, "now", now)
+    return moved
