@@ -85,8 +85,10 @@ class Hosting:
     def on_left(self, own: PublisherCore, now: Now) -> None:
         own.on_left(now.boot_ms, self.role)
 
-    def on_status(self, own: PublisherCore, status: PublisherStatus, key: KeyReport | None, now: Now) -> None:
-        own.on_status(status, key, now.boot_ms, self.role)
+    def on_status(
+        self, own: PublisherCore, asked: int, status: PublisherStatus, key: KeyReport | None, now: Now
+    ) -> None:
+        own.on_status(asked, status, key, now.boot_ms, self.role)
 
     def on_check(self, own: PublisherCore, now: Now, *, is_up: bool, problem: str | None) -> None:
         own.is_up, own.check_problem = is_up, problem
