@@ -70,6 +70,7 @@ class Ending:
         self.until_ms: int | None = None
         """When the present state ends at the latest."""
         self._bound_ms = 0
+        self._end_ms = 0
 
     @property
     def is_draining(self) -> bool:
@@ -88,7 +89,7 @@ class Ending:
     def stop(self, now_ms: int, bound_ms: int) -> None:
         """The node is about to end; within ``bound_ms``."""
         if "stop" in STATES[self.state]:
-            self._bound_ms = bound_ms
+            self._bound_ms, self._end_ms = bound_ms, now_ms + bound_ms
             self.until_ms = now_ms + bound_ms - bound_ms // RELEASE_PART
             self._go("stop", now_ms)
 
@@ -117,7 +118,7 @@ class Ending:
             return
         self.state = following
         if following == "releasing":
-            self.until_ms = now_ms + self._bound_ms // RELEASE_PART
+            self.until_ms = min(now_ms + self._bound_ms // RELEASE_PART, self._end_ms)
         elif following == "lingering":
             assert self.until_ms is not None
             self.until_ms = min(self.until_ms, now_ms + LINGER_MS * has_clients)

@@ -142,6 +142,12 @@ class MemberCore:
         return lease_ms(self._fold.interval_ms, self._fold.R)
 
     @property
+    def doubt_ms(self) -> int:
+        """See `Role`: an earlier process may have begun its lease before leases became shorter."""
+        newest = self._fold.report(self._setup.node_id)
+        return max(self.lease_ms, lease_ms(newest.interval_ms or 0, newest.R or 0))
+
+    @property
     def lease_end_ms(self) -> int | None:
         """See `Role`."""
         return self.lease.expires_ms
@@ -433,7 +439,7 @@ class MemberCore:
         return "" if now.is_followed else "the next publisher does not publish yet"
 
     def _is_exposed(self) -> bool:
-        return any(each.is_exposed(self._now.boot_ms, self.lease_ms) for each in self.publishers)
+        return any(publisher.is_exposed for publisher in self.publishers)
 
     def _is_free(self) -> bool:
         is_held = self.is_named or self._fold.taken_index(self._setup.node_id) is not None
@@ -451,14 +457,19 @@ class MemberCore:
         )
 
     def _is_followed(self) -> bool:
-        """Whether the member that is named now publishes; one that only ranks has nothing more to say."""
+        """Whether the member that is named now has published: it says that it publishes even before, and
+        dates what it publishes later than all that the farm knows. One that only ranks has nothing more to
+        say."""
         fold = self._fold
         if fold.publisher is None or fold.due_since is None or self.is_named:
             return False
         newest = fold.newest(fold.publisher)
         if newest is None or newest[1].meta is None or newest[1].meta.publishing is None:
             return not self._offers(fold.publisher)
-        return newest[1].meta.publishing and (fold.report(fold.publisher).applied or 0) >= fold.due_since
+        is_begun = newest[1].meta.publishing and (fold.report(fold.publisher).applied or 0) >= fold.due_since
+        published_ms, own_ms = newest[1].meta.last_published_time or 0, self.last_published_ms or 0
+        is_wrong = own_ms >= fold.published_ms(0)  # a date that the farm does not believe
+        return is_begun and (published_ms > own_ms or is_wrong)
 
     # ------------------------------------------------------------------ what to report
 
@@ -477,18 +488,21 @@ class MemberCore:
         return False if is_able else None
 
     def news(self) -> News:
-        """What cannot wait for the next status: ``withdrawn``, ``released``, ``published``, ``drained``. An
-        item ``("released", index)`` is said only by a status that is begun after ``index`` was applied."""
+        """What cannot wait for the next status: ``withdrawn``, ``released``, ``published``, ``lease set``,
+        ``drained``. An item ``("released", index)`` is said only by a status that is begun after ``index`` was applied."""
         found: set[tuple[str, int]] = set()
         if self.offer.is_withdrawn:
             found.add(("withdrawn", self.offer.count))
         taken = self._fold.taken_index(self._setup.node_id)
         if taken is not None and not self._is_exposed():
             found.add(("released", taken))
-        if self.is_named and any(
-            publisher.state in ("publishing", "renewing") for publisher in self.publishers
+        required = [publisher for publisher in self.publishers if publisher.traits.is_required]
+        if self.is_named and all(
+            one.state in ("publishing", "renewing") for one in required or self.publishers
         ):
             found.add(("published", self._fold.due_since or 0))
+        if self.lease_set is not None:
+            found.add(("lease set", self._fold.due_since or 0))
         if self._drains:
             found.add(("drained", self._drains))
         return frozenset(found)

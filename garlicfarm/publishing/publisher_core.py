@@ -11,6 +11,7 @@ publishes next once that is known.
 
 *Doubt.* A plugin that was left while a router may have published for it, or that has not confirmed yet that
 nothing of an earlier process is published, is waited for as long as the farm waits for a dead node: a lease.
+A doubt that is over does not come back when leases become longer.
 
 Times are ms of the clock of leases, which counts the time while the machine is suspended.
 
@@ -282,8 +283,9 @@ class Note(msgspec.Struct, frozen=True):
 class Role(Protocol):
     """What the farm has given to this member, at one moment.
 
-    ``is_due``: it is named, and the only holder. ``lease_ms``: how long a lease lasts. ``lease_end_ms``: of
-    this process's, None: it has none. ``listed``: what the Meta LeaseSet lists: another value when it has to
+    ``is_due``: it is named, and the only holder. ``lease_ms``: how long a lease lasts; ``doubt_ms``: the
+    longest that a process of this member may still have. ``lease_end_ms``: of this process's, None: it has
+    none. ``listed``: what the Meta LeaseSet lists: another value when it has to
     be published anew. ``forced_index``: of the newest order of an administrator to publish now, 0: none.
     """
 
@@ -291,6 +293,8 @@ class Role(Protocol):
     def is_due(self) -> bool: ...
     @property
     def lease_ms(self) -> int: ...
+    @property
+    def doubt_ms(self) -> int: ...
     @property
     def lease_end_ms(self) -> int | None: ...
     @property
@@ -339,6 +343,7 @@ class PublisherCore:
         self._calls = 0
         self._has_confirmed = False
         self._doubted_since_ms: int | None = now_ms
+        self._is_waited_for = True  # the doubt has not lasted long enough
         self._has_failed = False  # since it was published last, or had the role anew
         self._again_ms = now_ms  # when to enter, to get ready, or to publish again
         self._check_ms = now_ms
@@ -355,10 +360,10 @@ class PublisherCore:
         """The present state's."""
         return STATES[self.state]
 
-    def is_exposed(self, now_ms: int, lease_ms: int) -> bool:
+    @property
+    def is_exposed(self) -> bool:
         """Whether a router may publish for this member, so that others have to wait."""
-        since_ms = self._doubted_since_ms
-        return self.row.is_exposed or (since_ms is not None and now_ms < since_ms + lease_ms)
+        return self.row.is_exposed or (self._doubted_since_ms is not None and self._is_waited_for)
 
     def problems(self) -> list[str]:
         """Why it does not do its work, one sentence each."""
@@ -434,6 +439,9 @@ class PublisherCore:
 
     def step(self, now_ms: int, role: Role) -> None:
         """Do all that is due."""
+        since_ms = self._doubted_since_ms
+        if since_ms is not None and now_ms >= since_ms + role.doubt_ms:
+            self._is_waited_for = False
         for _ in STATES:
             if (event := self._due(now_ms, role)) is None:
                 return
@@ -447,7 +455,7 @@ class PublisherCore:
         found = [self._check_ms, self._again_ms]
         found += [self._published_ms + age_ms for age_ms in (FORCED_MS, REPUBLISH_MS, self._half_life_ms)]
         if self._doubted_since_ms is not None:
-            found.append(self._doubted_since_ms + role.lease_ms)
+            found.append(self._doubted_since_ms + role.doubt_ms)
         if self.call is not None and self.call.deadline_ms is not None:
             found.append(self.call.deadline_ms)
         if role.lease_end_ms is not None:
@@ -564,7 +572,7 @@ class PublisherCore:
 
     def _on_leaving(self, was: State, event: Event, now_ms: int) -> None:
         if STATES[was].is_exposed and self._doubted_since_ms is None:
-            self._doubted_since_ms = now_ms
+            self._doubted_since_ms, self._is_waited_for = now_ms, True
         if event == "lease over":
             self._warn("publisher-left", "the lease is over")
         elif event in ("refused", "late") and STATES[was].task == "retire":

@@ -344,7 +344,6 @@ class SimulatedCluster:
 
     def _restore(self, member: SimulatedMember, snapshot: SnapshotMeta) -> None:
         if snapshot.index:
-            member.application = self._make_application()
             member.application.restore(member.disk.state(snapshot.index))
         member.position = snapshot
         if snapshot.index:

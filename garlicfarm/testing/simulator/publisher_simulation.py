@@ -21,7 +21,9 @@ everything is quick: a status every second, R = 3.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -31,29 +33,29 @@ from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
-    MetaStatus,
     NodeReport,
     PublishConfig,
     RouterStatus,
-    StatusDocument,
 )
-from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.entries import DATE_END_MS, encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import Lease, least_R
+from garlicfarm.publishing.lease import least_R
+from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.policy import DEFAULT_R
+from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
-from garlicfarm.testing.simulator.network import CLIENT
+from garlicfarm.testing.simulator.network import CLIENT, Connection
+from garlicfarm.testing.simulator.simulated_plugin import PluginFaults, SimulatedPlugin, Standing
+from garlicfarm.wire.messages import NO_LEADER, Response
 
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
-DATE_END_MS = 2**32 * 1000
 ADMIN = -1_000
-_MODES: tuple[PublishConfig, ...] = ("auto", "auto", "on", "off")
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -73,11 +75,11 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 QUICK = Setting(
-    1_000,
+    10_000,
     3,
-    {"election_timeout_min_ms": 300, "election_timeout_max_ms": 600, "heartbeat_ms": 150},
-    rpc_timeout_ms=400,
-    slowness=1,
+    {"election_timeout_min_ms": 3_000, "election_timeout_max_ms": 6_000, "heartbeat_ms": 1_500},
+    rpc_timeout_ms=4_000,
+    slowness=10,
 )
 
 
@@ -93,7 +95,7 @@ def preset_setting(name: str, R: int = 0) -> Setting:
     )
     rpc_timeout_ms = raft.pop("rpc_timeout")
     timing = {f"{key}_ms": value for key, value in raft.items()}
-    slowness = timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
+    slowness = QUICK.slowness * timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
     return Setting(interval_ms, R or own_R, timing, rpc_timeout_ms, slowness)
 
 
@@ -104,6 +106,7 @@ def _draw(rng: random.Random, slowness: int) -> Faults:
     return msgspec.structs.replace(
         drawn,
         kinds=tuple(kind for kind in drawn.kinds if kind != "jump"),
+        network=drawn.network._replace(delay_ms=slowness * drawn.network.delay_ms),
         every_ms=10 * slowness * drawn.every_ms,
         away_ms=slowness * rng.choice((500, 2_000, 8_000)),
         change_ms=20 * slowness * drawn.change_ms,
@@ -114,126 +117,224 @@ def _draw(rng: random.Random, slowness: int) -> Faults:
     )
 
 
-class _StatusReporter:
-    """The statuses of one process, and the lease that rests on them."""
+class _Poster(Client):
+    """Posts a status once: it is committed at an index, or the outcome is not known."""
 
-    def __init__(self, farm: PublisherSimulation, member: SimulatedMember) -> None:
-        self._farm = farm
-        self._member = member
+    def __init__(self, process: _Process) -> None:
+        super().__init__(process.farm, -process.member.id, process.on_committed)
+        self._process = process
+
+    def post(self, entry: bytes) -> None:
+        """Try it once."""
+        self.todo.append(entry)
+        self.send()
+        if self.todo:  # nobody listens there
+            self.todo.clear()
+            scheduler = self._process.scheduler
+            scheduler.at(scheduler.around(50) + 1, self._process.on_failed)
+
+    def on_failure(self, connection: Connection, tags: list[Any]) -> None:
+        super().on_failure(connection, tags)
+        if self.todo:
+            self.todo.clear()
+            self._process.on_failed()
+
+    def on_answer(self, connection: Connection, tag: Any, response: Response) -> None:
+        super().on_answer(connection, tag, response)
+        if self.todo:
+            self.todo.clear()
+            self._process.on_failed()
+
+
+class _Process:
+    """One process of a member: its core, which is driven as by `garlicfarm.node.publisher.member_task`, and its
+    plugins."""
+
+    def __init__(self, farm: PublisherSimulation, member: SimulatedMember, *, is_drained: bool) -> None:
+        rng = farm.rng
+        self.farm, self.member, self.scheduler = farm, member, farm.scheduler
         self._generation = member.generation
-        self.lease = Lease()
-        self._client = Client(farm, -member.id, self._acknowledged)
-        self._due_ms: int | None = None
-        self._begun_ms: int | None = None  # of a status whose outcome is not known
-        self._sequence = 0
-        self._is_turn = True
-        self._has_router = True
-        self._router_losses = 0
-        self._posted_news: set[tuple[str, int]] = set()
+        self._number = 0  # of what is measured or posted
+        self._poster = _Poster(self)
+        self._wakes_ms: int | None = None
+        self._stopped_ms: int | None = None
+        self._bound_ms = 0
+        traits = [
+            Traits(name=f"plugin {one}", is_required=not one, retire_timeout_ms=rng.choice((1_000, 5_000)))
+            for one in range(len(farm.standings[member.id]))
+        ]
+        setup = MemberSetup(node_id=member.id, publish_config=rng.choice(farm.modes))
+        self.core = MemberCore(farm.application(member), setup, traits, self, self.now())
+        self.plugins = [
+            SimulatedPlugin(self, own, standing)
+            for own, standing in zip(self.core.publishers, farm.standings[member.id], strict=True)
+        ]
+        self.core.drain(is_drained, self.now())
+        self.step()
 
-    def act(self) -> None:
-        """Begin a status if one is due or there are news; otherwise follow up the pending one."""
-        farm, member, scheduler = self._farm, self._member, self._farm.scheduler
-        if member.generation != self._generation or member.node is None:
-            return
-        if farm.is_paused(member.id):
-            scheduler.at(member.paused_until, self.act)
-            return
-        scheduler.at(scheduler.around(100) + 1, self.act)
-        if self._begun_ms is None and "interval" in farm.application(member).policy.orders:
-            clock_ms = member.clock_ms(scheduler.now)
-            if scheduler.chance(farm.router_changes):
-                self._has_router = not self._has_router
-                self._router_losses += not self._has_router
-            news = self._current_news()
-            is_turn = self._due_ms is None or clock_ms >= self._due_ms
-            if is_turn or news - self._posted_news or scheduler.chance(farm.extra_statuses):
-                farm.counts["out_of_turn"] += not is_turn
-                self._posted_news = news
-                self._begin(clock_ms, is_turn)
-        self._client.send()
+    @property
+    def plugin_faults(self) -> PluginFaults:
+        return self.farm.plugin_faults
 
-    def _current_news(self) -> set[tuple[str, int]]:
-        """As `garlicfarm.node.publisher.publishing_task.PublishingTask.news`."""
-        farm, member = self._farm, self._member
-        application = farm.application(member)
-        found = {("published", application.due_since or 0)} if farm.may_publish(member) else set()
-        if not self._has_router:
-            found.add(("withdrawn", self._router_losses))
-        taken = application.taken_index(member.id)
-        if taken is not None:
-            found.add(("released", taken))
-        return found
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not died."""
+        return self.member.generation == self._generation and self.member.node is not None
 
-    def _begin(self, clock_ms: int, is_turn: bool) -> None:
-        farm, member = self._farm, self._member
-        application = farm.application(member)
-        self._due_ms = clock_ms if self._due_ms is None else self._due_ms
-        self._is_turn = is_turn or clock_ms >= self._due_ms - application.interval_ms // 10
-        self._begun_ms = clock_ms
-        self.lease.begin(clock_ms, application.interval_ms, application.R)
-        date = farm.wall_ms(member)
-        self._sequence = max(self._sequence + 1, application.last_sequence(member.id) + 1, date)
-        publishing = farm.may_publish(member) if self._has_router or farm.is_calm else None
-        status = farm.status(member, date, self._sequence, publishing)
-        self._client.todo.append(encode_status(status))
+    def wake_at(self) -> int | None:
+        if not self.is_alive:
+            return None
+        return self.member.paused_until if self.farm.is_paused(self.member.id) else 0
 
-    def _acknowledged(self, index: int, term: int, entry: bytes) -> None:
-        member = self._member
-        if member.generation == self._generation and member.node is not None:
-            if member.applied >= index:
-                self._settled()
+    def now(self) -> Now:
+        return Now(self.member.clock_ms(self.scheduler.now), self.farm.wall_ms(self.member))
+
+    def figures(self) -> Figures:
+        """See `garlicfarm.publishing.member_core.Surroundings`."""
+        return self.farm.figures(self.member)
+
+    # ------------------------------------------------------------------ what the core is told
+
+    def step(self) -> None:
+        """Something has been applied, or time has passed."""
+        at = self.wake_at()
+        if at:
+            self.scheduler.at(at, self.step)
+        elif at is not None:
+            self.core.step(self.now(), self.member.applied)
+            self.on_told()
+
+    def on_committed(self, index: int, term: int, entry: bytes) -> None:
+        """The status is committed."""
+        if self.is_alive and entry == self.core.turns.entry:
+            self.core.on_committed(self._number, index, self.now())
+            self.on_told()
+
+    def on_failed(self) -> None:
+        """The outcome of the status is not known."""
+        at = self.wake_at()
+        if at:
+            self.scheduler.at(at, self.on_failed)
+        elif at is not None:
+            assert self.member.node is not None
+            has_quorum = self.member.node.leader != NO_LEADER
+            self.core.on_status_failed(self._number, self.now(), "no answer", has_quorum=has_quorum)
+            self.on_told()
+
+    def drain(self, drained: bool) -> None:
+        """Set or remove the mark."""
+        self.core.drain(drained, self.now())
+        self.on_told()
+
+    def stop(self, bound_ms: int) -> None:
+        """The node is to end within this time."""
+        now = self.now()
+        if self._stopped_ms is None:
+            self._stopped_ms, self._bound_ms = now.boot_ms, bound_ms
+        self.core.stop(now, bound_ms)
+        self.on_told()
+
+    def on_told(self) -> None:
+        """Check what the core has decided, and carry it out."""
+        self.core.take_notes()
+        self._check()
+        for plugin in self.plugins:
+            plugin.obey()
+        turns = self.core.turns
+        if turns.number != self._number and turns.state in ("measuring", "posting"):
+            self._number = turns.number
+            if turns.state == "measuring":
+                self.scheduler.at(self.scheduler.around(self.farm.measure_ms), self._measured, self._number)
             else:
-                member.until_applied.append((index, self._settled))
+                self.farm.on_status(self.member, self.core)
+                self._poster.post(turns.entry)
+        if self.core.ending.state == "over":
+            self.farm.end(self.member)
+        else:
+            self._sleep()
 
-    def _settled(self) -> None:
-        application = self._farm.application(self._member)
-        assert self._begun_ms is not None
-        assert self._due_ms is not None
-        if application.last_sequence(self._member.id) == self._sequence:
-            self.lease.committed(self._begun_ms)
-            self._farm.check_publishers()
-        now_ms = self._member.clock_ms(self._farm.scheduler.now)
-        if self._is_turn:
-            self._due_ms = max(self._due_ms + application.interval_ms, now_ms)
-        self._begun_ms = None
+    def _measured(self, number: int) -> None:
+        at = self.wake_at()
+        if at:
+            self.scheduler.at(at, self._measured, number)
+        elif at is not None:
+            self.core.on_measured(number, self.now())
+            self.on_told()
+
+    def _sleep(self) -> None:
+        wakes_ms = self.member.when(self.scheduler.now, self.core.wake_ms()) + 1
+        if self._wakes_ms is None or wakes_ms < self._wakes_ms:
+            self._wakes_ms = wakes_ms
+            self.scheduler.at(wakes_ms, self._wake, wakes_ms)
+
+    def _wake(self, wakes_ms: int) -> None:
+        if self._wakes_ms == wakes_ms:
+            self._wakes_ms = None
+            self.step()
+
+    # ------------------------------------------------------------------ invariants
+
+    def _check(self) -> None:
+        core, now_ms = self.core, self.now().boot_ms
+        is_over = now_ms >= (core.lease.expires_ms or 0)
+        for plugin in self.plugins:
+            standing, call = plugin.standing, plugin.own.call
+            is_left = standing.is_left or (call is not None and call.task == "leave")
+            if is_over and standing.is_up and not is_left:
+                raise Violation("nothing stands beyond its lease", f"{self.member}: {plugin.own.state}")
+        if self._stopped_ms is None:
+            return
+        if core.ending.state == "over":
+            for plugin in self.plugins:
+                call, standing = plugin.own.call, plugin.standing
+                is_ending = standing.is_left or (call is not None and call.task in ("retire", "leave"))
+                if standing.counts(now_ms) and not is_ending:
+                    raise Violation("what has ended publishes nothing", f"{self.member}: {plugin.own.state}")
+        elif now_ms > self._stopped_ms + self._bound_ms:
+            raise Violation("a stop ends in time", f"{self.member}: {core.ending.state}")
 
 
 class PublisherSimulation(SimulatedCluster):
     """One seed's run."""
 
+    modes: tuple[PublishConfig, ...] = ("auto", "auto", "auto", "on", "off")
+    """What a process may have in its configuration."""
+
     def __init__(self, seed: int, nodes: int = 3, setting: Setting = QUICK) -> None:
         self.setting = setting
-        self.rpc_timeout_ms = setting.rpc_timeout_ms
-        if setting is not QUICK:
-            self.answer_timeout_ms = self.client_timeout_ms = setting.rpc_timeout_ms
-        self._reporters: dict[int, _StatusReporter] = {}
-        self._wrong_ms: int | None = None  # the current error of the wrong clock
+        self.rpc_timeout_ms = self.answer_timeout_ms = self.client_timeout_ms = setting.rpc_timeout_ms
+        self.processes: dict[int, _Process] = {}
+        self.standings: dict[int, list[Standing]] = {}
+        self.plugin_faults = PluginFaults()
+        self._wrong_ms = 0  # the error of the wrong clock
         self._publisher: int | None = None
+        self._drained: set[int] = set()
+        self._posted: Counter[int] = Counter()  # statuses, by member
         super().__init__(seed, nodes, self.draw_faults, lambda: PublisherFold(FARM), setting.timing)
         self._fault_injector = FaultInjector(self)
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
-        self._router_fails = self.rng.choice((0, 0, 0.1, 0.5))
-        self.router_changes = self.rng.choice((0, 0.02, 0.1))
-        self.extra_statuses = self.rng.choice((0, 0, 0.3))
-        self.is_calm = False
+        self.measure_ms = self.rng.choice((20, 200, 3_000))
+        self._is_calm = False
 
     def run(self) -> Outcome:
-        """Chaos, then healing. Raises `Violation`."""
+        """Chaos, then healing, then what operators do. Raises `Violation`."""
         scheduler, rng = self.scheduler, self.rng
+        self.plugin_faults = PluginFaults.draw(rng)
         self.found()
         for user in (Administrator(self), self._fault_injector):
-            scheduler.at(rng.randint(0, 5_000), user.act)
-        scheduler.at(rng.randint(0, 5_000), self._fault_injector.snapshot)
-        scheduler.at(5_000, self._fault_injector.mislead)
+            scheduler.at(rng.randint(0, self.setting.interval_ms), user.act)
+        scheduler.at(rng.randint(0, self.setting.interval_ms), self._fault_injector.snapshot)
+        scheduler.at(self.setting.interval_ms, self._fault_injector.mislead)
         scheduler.at(0, self._orders)
-        chaos_ms = self.setting.chaos_ms
-        scheduler.at(chaos_ms, self._heal)
-        while not self._published_again():
-            if scheduler.now > 2 * chaos_ms:
-                raise Violation("liveness", f"no member publishes {chaos_ms} ms after the last fault")
-            scheduler.next_event()
+        scheduler.at(0, self._set_wrong_clock)
+        self._pass(self.setting.chaos_ms)
+        self._heal()
+        self._wait_for_publisher()
+        self._pass(2 * self.setting.R * self.setting.interval_ms)  # all offer themselves again
+        self._wait_for_publisher()
+        rng.choice((self._lose_router, self._drain_two, self._stop_one))()
+        self._wait_for_publisher()
         self.observer.on_end()
         return self.outcome()
 
@@ -256,18 +357,36 @@ class PublisherSimulation(SimulatedCluster):
 
     def start(self, member: SimulatedMember) -> None:
         was_down = member.node is None and not member.retired
-        if was_down:
-            self._reporters.pop(member.id, None)
         super().start(member)
         if was_down:
-            reporter = self._reporters[member.id] = _StatusReporter(self, member)
-            self.scheduler.at(self.scheduler.now, reporter.act)
+            self.scheduler.at(self.scheduler.now, self._begin, member, member.generation)
+
+    def _begin(self, member: SimulatedMember, generation: int) -> None:
+        if member.node is not None and member.generation == generation:
+            if member.id not in self.standings:
+                self.standings[member.id] = [Standing() for _ in range(self.rng.choice((1, 1, 2)))]
+            self.processes[member.id] = _Process(self, member, is_drained=member.id in self._drained)
 
     def crash(self, member: SimulatedMember) -> None:
+        self.processes.pop(member.id, None)
+        for standing in self.standings.get(member.id, ()):
+            standing.outlive()
         super().crash(member)
         for connection in self.network.of(-member.id):
             self.network.sever(connection)
             self.network.lose(connection, CLIENT)
+
+    def end(self, member: SimulatedMember) -> None:
+        """Its process has done its part, and ends now."""
+        self.scheduler.at(self.scheduler.now, self._end, member, member.generation)
+
+    def _end(self, member: SimulatedMember, generation: int) -> None:
+        if member.node is not None and member.generation == generation:
+            self.counts["ended"] += 1
+            for standing in self.standings[member.id]:
+                standing.end()  # its plugins have been left
+            self.crash(member)
+            self.scheduler.at(self.scheduler.around(4 * self.setting.interval_ms), self.start, member)
 
     def is_paused(self, member_id: int) -> bool:
         return super().is_paused(abs(member_id)) if member_id > ADMIN else False
@@ -283,40 +402,27 @@ class PublisherSimulation(SimulatedCluster):
         return super().pick(ids)
 
     def on_applied(self, member: SimulatedMember) -> None:
-        self.check_publishers()
+        if (process := self.processes.get(member.id)) is not None:
+            process.step()
 
-    # ------------------------------------------------------------------ posts
+    # ------------------------------------------------------------------ statuses and orders
 
     def wall_ms(self, member: SimulatedMember) -> int:
-        """Its wall clock: one member's is wrong, by a varying amount."""
+        """Its wall clock: one member's is wrong."""
         honest = EPOCH_MS + member.clock_ms(self.scheduler.now)
-        if member.id != self._wrong:
-            return honest
-        if self._wrong_ms is None or self.scheduler.chance(0.2):
+        return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1) if member.id == self._wrong else honest
+
+    def _set_wrong_clock(self) -> None:
+        if not self._is_calm:
             reach = self.rng.choice((2_000, 60_000, 10**12))
             self._wrong_ms = self.rng.randint(-reach, reach)
-        return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1)
+            self.scheduler.at(self.scheduler.around(3 * self.setting.interval_ms), self._set_wrong_clock)
 
-    def status(
-        self, member: SimulatedMember, date: int, sequence: int, publishing: bool | None
-    ) -> StatusDocument:
-        """A member's status; it says that it publishes, if its router does. None: it could not."""
-        application, rng = self.application(member), self.rng
-        node = NodeReport(
-            applied=member.applied, interval_ms=application.interval_ms, R=application.R, role="follower"
-        )
+    def figures(self, member: SimulatedMember) -> Figures:
+        """What a member's status says beside its part in publishing."""
         all_, used = Bandwidth(in_=100, out=100), self.used_bandwidth()
-        works = self.is_calm or not self.scheduler.chance(self._router_fails)
-        publishing = publishing and works
-        return StatusDocument(
-            cluster=FARM,
-            date=date,
-            id=member.id,
-            sequence=sequence,
-            config={"node": node},
-            meta=MetaStatus(
-                publish_config="auto" if self.is_calm else rng.choice(_MODES), publishing=publishing
-            ),
+        return Figures(
+            node=NodeReport(role="leader" if member.is_leader else "follower"),
             router=RouterStatus(configured_bandwidth=all_, current_bandwidth=Bandwidth(in_=used, out=used)),
             destinations=(DestinationStatus(destination=encode(simulated_destination(member.id))),),
         )
@@ -324,6 +430,16 @@ class PublisherSimulation(SimulatedCluster):
     def used_bandwidth(self) -> int:
         """Of a member's router, in percent."""
         return self.rng.randint(0, 100)
+
+    def on_status(self, member: SimulatedMember, core: MemberCore) -> None:
+        """A member has composed a status. One that would release it denies that anything stands."""
+        self._posted[member.id] += 1
+        taken, begun = self.application(member).taken_index(member.id), core.turns.begun
+        assert begun is not None
+        if taken is None or begun.applied < taken or not self._stands(member):
+            return
+        if msgspec.json.decode(core.turns.entry)["meta"].get("publishing") is not True:
+            raise Violation("no status denies what stands", f"{member}: {self._states(core)}")
 
     def _order(self, action: str, args: dict[str, object]) -> None:
         """An administrative entry that some member accepted."""
@@ -336,56 +452,187 @@ class PublisherSimulation(SimulatedCluster):
         self.scheduler.at(self.scheduler.around(500 * self.setting.slowness) + 1, self._orders)
         if not self.scheduler.chance(0.1):
             return
-        if self.is_calm:
+        if self._is_calm:
             self._clear()
             return
-        if self.scheduler.chance(0.5):
-            own_ms = self.setting.interval_ms
-            self._order("interval", {"ms": self.rng.choice((own_ms, own_ms * 3 // 2, 4 * own_ms))})
+        rng, own_ms = self.rng, self.setting.interval_ms
+        what = rng.choice(("interval", "override", "drain", "undrain", "stop"))
+        member = self.pick([server.id for server in self.newest.servers])
+        if what == "interval":
+            self._order("interval", {"ms": rng.choice((own_ms, own_ms * 3 // 2, 4 * own_ms))})
+        elif what == "override":
+            mode = rng.choice((None, "on", "off", "auto"))
+            self._order("override", {"member": member.id} | ({} if mode is None else {"mode": mode}))
+        elif what == "stop":
+            self._stop(member, rng.choice((own_ms // 2, 3 * own_ms, 10 * own_ms)))
         else:
-            member = self.rng.choice(self.newest.servers).id
-            mode = self.rng.choice((None, "on", "off", "auto"))
-            args: dict[str, object] = {"member": member}
-            self._order("override", args if mode is None else args | {"mode": mode})
+            self._drain(member, what == "drain")
+            if rng.random() < 0.3:
+                self._drain(self.pick([server.id for server in self.newest.servers]), what == "drain")
 
-    def _heal(self) -> None:
-        self._fault_injector.end()
-        self.is_calm = True
-        self._clear()
+    def _drain(self, member: SimulatedMember, drained: bool) -> None:
+        (self._drained.add if drained else self._drained.discard)(member.id)
+        process = self.processes.get(member.id)
+        if process is not None and not process.wake_at():
+            process.drain(drained)
+
+    def _stop(self, member: SimulatedMember, bound_ms: int) -> None:
+        process = self.processes.get(member.id)
+        if process is not None and not process.wake_at():
+            self.counts["stops"] += 1
+            process.stop(bound_ms)
 
     def _clear(self) -> None:
         """Repeat this: an earlier order may still be pending, and arrive after it."""
         self._order("interval", {"ms": self.setting.interval_ms})
         for server in self.newest.servers:
-            self._order("override", {"member": server.id})
+            self._order("override", {"member": server.id, "mode": "auto"})
 
     # ------------------------------------------------------------------ publishing
 
-    def may_publish(self, member: SimulatedMember) -> bool:
-        """Whether it may publish now, as far as it knows."""
-        reporter = self._reporters.get(member.id)
-        if reporter is None:
-            return False
+    def _stands(self, member: SimulatedMember) -> bool:
+        """Whether something may be published for it, within the lease of the process that ordered it."""
         now_ms = member.clock_ms(self.scheduler.now)
-        return self.application(member).may_publish(member.id, now_ms, reporter.lease.expires_ms)
+        return any(standing.counts(now_ms) for standing in self.standings.get(member.id, ()))
+
+    def publishes(self, member: SimulatedMember) -> bool:
+        """Whether its router has taken what it has ordered now, within its lease."""
+        process = self.processes.get(member.id)
+        return (
+            process is not None
+            and self._stands(member)
+            and process.core.publishers[0].state in ("publishing", "renewing")
+        )
 
     def lease_left_ms(self, member: SimulatedMember) -> int:
         """For how long its lease still lasts, by its own clock; negative after its end."""
-        expires_ms = self._reporters[member.id].lease.expires_ms
+        expires_ms = self.processes[member.id].core.lease.expires_ms
         return 0 if expires_ms is None else expires_ms - member.clock_ms(self.scheduler.now)
 
     def check_publishers(self) -> None:
-        """At most one may publish. The right to publish comes from applied and committed entries, and ends by
-        time. Raises `Violation`."""
-        publishing = [member.id for member in self.members.values() if self.may_publish(member)]
-        if len(publishing) > 1:
-            raise Violation("one publisher", f"members {publishing} publish within their leases")
-        if publishing and publishing[0] != self._publisher:
+        """At most one member publishes. Raises `Violation`."""
+        standing = [member for member in self.members.values() if self._stands(member)]
+        if len(standing) > 1:
+            states = "; ".join(
+                f"{member} {self._states(self.processes[member.id].core) if member.id in self.processes else 'dead'}"
+                for member in standing
+            )
+            raise Violation("one publisher", f"these publish within their leases at once: {states}")
+        if standing and standing[0].id != self._publisher and self.publishes(standing[0]):
             self.counts["hand_overs"] += 1
-            self._publisher = publishing[0]
+            self._publisher = standing[0].id
 
-    def _published_again(self) -> bool:
-        return self.is_calm and any(
-            member.node is not None and self.may_publish(member)
-            for member in (self.members[server.id] for server in self.newest.servers)
-        )
+    def _states(self, core: MemberCore) -> str:
+        return f"{core.ending.state}, {', '.join(one.state for one in core.publishers)}"
+
+    def _publishing(self) -> SimulatedMember | None:
+        """The current member that publishes."""
+        current = [self.members[server.id] for server in self.newest.servers]
+        return next((member for member in current if self.publishes(member)), None)
+
+    # ------------------------------------------------------------------ the course of a run
+
+    def _next_event(self) -> None:
+        self.scheduler.next_event()
+        self.check_publishers()
+
+    def _pass(self, ms: int) -> None:
+        """Let this time pass."""
+        until = self.scheduler.now + ms
+        self.scheduler.at(until, self._is_past)
+        while self.scheduler.now < until:
+            self._next_event()
+
+    def _is_past(self) -> None:
+        """A time has come that is waited for."""
+
+    def _wait(self, what: str, intervals: int, holds: Callable[[], bool]) -> None:
+        """Until this holds. Raises `Violation` after so many intervals."""
+        until = self.scheduler.now + intervals * self.setting.interval_ms
+        while not holds():
+            if self.scheduler.now > until:
+                states = "; ".join(f"{one}: {self._states(p.core)}" for one, p in self.processes.items())
+                raise Violation("liveness", f"not within {intervals} intervals: {what} ({states})")
+            self._next_event()
+
+    def _wait_for_publisher(self) -> None:
+        self._wait("somebody publishes", 60, lambda: self._publishing() is not None)
+
+    def _heal(self) -> None:
+        self._fault_injector.end()
+        self.plugin_faults = PluginFaults(call_ms=self.rng.choice((50, 5_000)))
+        self.measure_ms = 20
+        self._is_calm = True
+        self._wrong_ms = 0
+        self._clear()
+        for member in self.members.values():
+            self._drain(member, False)
+
+    def _another(self, *members: SimulatedMember) -> Callable[[], bool]:
+        """Whether one publishes that is none of these."""
+        return lambda: (now := self._publishing()) is not None and now not in members
+
+    def _others(self, member: SimulatedMember) -> list[SimulatedMember]:
+        """The other current members that could publish."""
+        others = [self.members[server.id] for server in self.newest.servers if server.id != member.id]
+        return [
+            other
+            for other in others
+            if other.id in self.processes and self.processes[other.id].core.can_publish
+        ]
+
+    def _lose_router(self) -> None:
+        """The publisher's router is gone: it does not keep the role."""
+        member = self._publishing()
+        assert member is not None
+        if not self._others(member):
+            return
+        for plugin in self.processes[member.id].plugins:
+            plugin.is_broken = True
+        self.counts["lost_routers"] += 1
+        self._wait("another publishes in place of one that cannot", 30, self._another(member))
+        if member.id in self.processes:
+            for plugin in self.processes[member.id].plugins:
+                plugin.is_broken = False
+
+    def _drain_two(self) -> None:
+        """Two are drained at once: a third one publishes, and then nothing changes any more."""
+        member = self._publishing()
+        assert member is not None
+        others = self._others(member)
+        if not others:
+            return
+        drained = member, others[0]
+        for one in drained:
+            self._drain(one, True)
+        self.counts["drained_two"] += 1
+        if len(others) > 1:
+            self._wait("a third one publishes while two are drained", 30, self._another(*drained))
+        self._pass(10 * self.setting.interval_ms)
+        self._posted.clear()
+        self._pass(20 * self.setting.interval_ms)
+        for one in drained:
+            if self._posted[one.id] > 20 + 6:
+                raise Violation("two that drain do not flap", f"{one}: {self._posted[one.id]} statuses")
+        if self._publishing() is None:
+            raise Violation("liveness", "nobody publishes while two are drained")
+        for one in drained:
+            self._drain(one, False)
+
+    def _stop_one(self) -> None:
+        """The publisher's node stops: its successor publishes before it ends."""
+        member = self._publishing()
+        assert member is not None
+        if not self._others(member):
+            return
+        self._stop(member, 30 * self.setting.interval_ms)
+        self._wait("it has ended", 31, lambda: member.id not in self.processes)
+        states = [
+            publisher.state
+            for other in self.processes.values()
+            if self._stands(other.member)
+            for publisher in other.core.publishers
+        ]
+        if not {"publishing", "renewing"} & {*states}:
+            raise Violation("it ends once another one publishes", f"{member}: {states}")
+        self._wait("it is back", 60, lambda: member.id in self.processes)
