@@ -18,7 +18,7 @@ class HandRole:
 
     def __init__(self, **given: Any) -> None:
         self.is_due = False
-        self.lease_ms = LEASE_S * 1000
+        self.lease_ms = self.doubt_ms = LEASE_S * 1000
         self.lease_end_ms: int | None = 10**12
         self.listed: tuple[str, ...] = ("a",)
         self.forced_index = 0
@@ -58,7 +58,7 @@ class Bench:
 
     @property
     def is_exposed(self) -> bool:
-        return self.core.is_exposed(self.now_ms, self.role.lease_ms)
+        return self.core.is_exposed
 
     def sleep(self, seconds: float) -> None:
         """Let time pass; the core is asked only when it wants to be, and at the end."""

@@ -235,6 +235,6 @@ class SimulatedPlugin:
         if scheduler.chance(faults.lies):
             is_publishing, has_router = scheduler.chance(0.5), scheduler.chance(0.5)
         status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router)
-        host.core.on_status(self.own, status, None, host.now())
+        host.core.on_status(self.own, self.own.changes, status, None, host.now())
         self._after(STATUS_MS, self._watch, entries)
         host.on_told()

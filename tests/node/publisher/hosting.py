@@ -36,7 +36,7 @@ class Hosting:
 
     @property
     def is_exposed(self) -> bool:
-        return self.core.is_exposed(clocks.now().boot_ms, self.role.lease_ms)
+        return self.core.is_exposed
 
     def give(self, **role: Any) -> None:
         """Change the role."""
