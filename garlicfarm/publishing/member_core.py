@@ -489,8 +489,8 @@ class MemberCore:
 
     def news(self) -> News:
         """What cannot wait for the next status: ``withdrawn``, ``released``, ``published``, ``lease set``,
-        ``drained``. An item ``("released", index)`` is said only by a status that is begun after ``index`` was
-        applied."""
+        ``drained``. An item ``("released", index)`` is said only by a status that is begun after ``index``
+        was applied."""
         found: set[tuple[str, int]] = set()
         if self.offer.is_withdrawn:
             found.add(("withdrawn", self.offer.count))
