@@ -301,10 +301,12 @@ class MemberCore:
 
     def take_notes(self) -> list[tuple[str, Note]]:
         """What to log since the last call: the publisher's name, or "", and what happened."""
-        notes, self._notes = [("", note) for note in self._notes], []
+        notes = []
         for publisher in self.publishers:
             notes += [(publisher.traits.name, note) for note in publisher.notes]
             publisher.notes.clear()
+        notes += [("", note) for note in self._notes]  # what follows from them
+        self._notes.clear()
         return notes
 
     def _states(self) -> tuple[object, ...]:

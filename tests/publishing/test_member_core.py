@@ -1,0 +1,551 @@
+"""A member's part in publishing: what it orders, reports, keeps and announces, and how it lets go."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.encoding import decode, encode
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.i2p.lease_set import MetaLease
+from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus, MetaStatus, NodeReport
+from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus
+from garlicfarm.publishing.publisher_core import PublisherCore, Traits
+from tests.i2p.encodings import lease_set_2, long_term
+from tests.publishing.scripted_log import T0
+
+NOW_S = T0 // 1000
+LEAVES = (MetaLease(b"a" * 32, 0, NOW_S + 3600), MetaLease(b"b" * 32, 3, NOW_S + 1800))
+SERVICE, OTHER = long_term(b"\7" * 32), long_term(b"\6" * 32)
+MASTER = b"master"
+KEY = KeyReport(transient="00" * 8, expires_ms=T0 + 1_000_000)
+
+
+class Farm:
+    """A fold that is set by hand: node 1, named or not, with the leaves above. ``able``: the other members
+    that offer to publish."""
+
+    farm, interval_ms, R, publish_index = "farm", 30_000, 3, 0
+    policy = SimpleNamespace(lifetime_ms=3_600_000)
+
+    def __init__(self) -> None:
+        self.publisher, self.due_since = 1, 7
+        self.able = [2]
+        self.publishes: set[int] = set()
+        self.reports: dict[int, NodeReport] = {}
+        self.draining: set[int] = set()
+        self.taken: int | None = None
+        self.is_shared = False
+        self.clock = ""
+        self.known_ms = 0
+        self.sequence = 0
+
+    def leases(self) -> tuple[MetaLease, ...]:
+        return LEAVES
+
+    def published_ms(self, own_ms: int) -> int:
+        return max(own_ms, self.known_ms)
+
+    def eligible(self) -> list[int]:
+        return self.able
+
+    def recent(self) -> list[int]:
+        return [1, *self.able]
+
+    def newest(self, member: int) -> tuple[int, Any] | None:
+        meta = MetaStatus(publishing=member in self.publishes)
+        return None if member not in self.able else (1, SimpleNamespace(meta=meta))
+
+    def report(self, member: int) -> NodeReport:
+        return self.reports.get(member, NodeReport())
+
+    def taken_index(self, member: int) -> int | None:
+        return self.taken
+
+    def is_draining(self, member: int) -> bool:
+        return member in self.draining
+
+    def has_duplicate_transients(self, member: int) -> bool:
+        return self.is_shared
+
+    def clock_problem(self, date_ms: int) -> str:
+        return self.clock
+
+    def last_sequence(self, member: int) -> int:
+        return self.sequence
+
+
+class Bench:
+    """The core of node 1, whose publishers do at once what they should, and whose statuses are committed."""
+
+    def __init__(self, *publishers: Traits, keys: bool = False, **setup: Any) -> None:
+        self.farm = Farm()
+        self.now = Now(0, T0)
+        self.figures_ = Figures()
+        self.applied = 9
+        self.cannot: str = ""  # do what it should
+        self.orders: list[Any] = []
+        self.said: list[dict[str, Any]] = []
+        self.tasks: list[str] = []
+        self.successors: list[bytes | None] = []
+        self.logged: list[str] = []
+        self.lease_set: bytes | None = None  # of a service
+        self.core = MemberCore(
+            cast(PublisherFold, self.farm),
+            MemberSetup(node_id=1, signs_for=MASTER if keys else None, **setup),
+            publishers,
+            self,
+            self.now,
+        )
+        self._done: set[tuple[int, int]] = set()
+        self._posted = 0
+
+    def figures(self) -> Figures:
+        return self.figures_
+
+    def sleep(self, seconds: float) -> None:
+        end_ms = self.now.boot_ms + round(1000 * seconds)
+        while True:
+            self.settle()
+            if self.now.boot_ms == end_ms:
+                return
+            self.at(min(self.core.wake_ms(), end_ms))
+
+    def at(self, boot_ms: int) -> None:
+        self.now = Now(boot_ms, self.now.wall_ms + boot_ms - self.now.boot_ms)
+
+    def settle(self) -> None:
+        core = self.core
+        while True:
+            core.step(self.now, self.applied)
+            self.logged += [note.event for _, note in core.take_notes()]
+            for own in core.publishers:
+                call = own.call
+                if call is not None and (id(own), call.number) not in self._done:
+                    self._done.add((id(own), call.number))
+                    self._carry_out(own)
+                    break
+            else:
+                turns = core.turns
+                if turns.number == self._posted or turns.state not in ("measuring", "posting"):
+                    return
+                if turns.state == "measuring":
+                    core.on_measured(turns.number, self.now)
+                    continue
+                self._posted = turns.number
+                self.said.append(json.loads(turns.entry))
+                self.farm.sequence = turns.sequence
+                self.applied += 1
+                core.on_committed(turns.number, self.applied, self.now)
+
+    def _carry_out(self, own: PublisherCore) -> None:
+        call, core = own.call, self.core
+        assert call is not None
+        self.tasks.append(call.task)
+        published = None
+        if call.task == "leave":
+            core.on_left(own, self.now)
+            return
+        if call.task in ("standby", "publish") and self.cannot:
+            core.on_refused(own, call.number, self.now, self.cannot)
+            return
+        if call.order is not None:
+            self.orders.append((call.order, call.leases))
+            published = Published(published_ms=call.order.published_ms, lease_set=self.lease_set)
+        if call.task == "announce":
+            self.successors.append(call.successor)
+        core.on_done(own, call.number, self.now, published)
+
+    def say(self, number: int = 0, key: KeyReport | None = None, **status: Any) -> None:
+        own = self.core.publishers[number]
+        said = {"is_publishing": own.state in ("publishing", "renewing"), **status}
+        self.core.on_status(own, PublisherStatus(**said), key, self.now)
+        self.settle()
+
+    @property
+    def states(self) -> list[str]:
+        return [own.state for own in self.core.publishers]
+
+
+def traits(**given: Any) -> Traits:
+    return Traits(**{"name": "fake", "retire_timeout_ms": 5000, **given})
+
+
+def service() -> Traits:
+    return traits(destination=SERVICE.destination)
+
+
+def publishing(*publishers: Traits, **setup: Any) -> Bench:
+    bench = Bench(*(publishers or (traits(),)), **setup)
+    if any(each.destination == SERVICE.destination for each in publishers):
+        bench.lease_set = lease_set_2(SERVICE, NOW_S, 90, ())
+    bench.sleep(1)
+    assert set(bench.states) == {"publishing"}
+    return bench
+
+
+# What is ordered
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_order_has_the_date_of_the_farm_and_the_leaves_if_it_can_be_signed(keys: bool) -> None:
+    bench = Bench(traits(), keys=keys)
+    bench.farm.known_ms = T0 + 5000
+    bench.sleep(1)
+    ((order, leases),) = bench.orders
+    assert leases == (LEAVES if keys else ())
+    assert (order.due_index, order.published_ms, order.expires_ms) == (7, T0 + 5000, T0 + 3_600_000)
+    assert order.lease_set is None  # which the node signs
+
+
+def test_order_after_the_last_date_of_a_lease_set_says_so() -> None:
+    bench = publishing()
+    bench.core.step(Now(1000, 2**32 * 1000))
+    with pytest.raises(PublisherError, match="this node's clock shows a date after 2106-02-07"):
+        bench.core.order()
+
+
+def test_publishes_only_as_the_only_holder_within_the_lease() -> None:
+    bench = Bench(traits())
+    bench.farm.due_since = None  # another one has not let go
+    bench.sleep(1)
+    assert (bench.states, bench.core.publishing) == (["standby"], False)
+    bench.farm.due_since = 7
+    bench.sleep(0)
+    assert bench.states == ["publishing"]
+    bench.farm.publisher = 2
+    bench.sleep(0)
+    assert bench.states == ["standby"]
+
+
+def test_first_publication_waits_for_a_lease_that_a_status_began() -> None:
+    bench = Bench(traits())
+    bench.farm.sequence = T0 + 10**6  # the status will be skipped
+    bench.core.step(bench.now, 9)
+    own = bench.core.publishers[0]
+    assert own.call is not None
+    bench.core.on_done(own, own.call.number, bench.now)
+    assert own.call is not None
+    bench.core.on_done(own, own.call.number, bench.now)
+    assert own.state == "standby"
+    bench.sleep(1)
+    assert own.state == "publishing"
+
+
+@pytest.mark.parametrize("trouble", ["key", "shared", "clock"])
+def test_publishes_nothing_with_a_key_or_clock_that_it_must_not_use_though_it_is_named(trouble: str) -> None:
+    """The farm names such a member where no other can publish either."""
+    bench = publishing(traits(key=KEY))
+    bench.say(key=KEY)
+    assert bench.core.keys() == [KEY]
+    if trouble == "key":
+        bench.now = Now(bench.now.boot_ms, KEY.expires_ms)
+    bench.farm.is_shared, bench.farm.clock = trouble == "shared", "is 9 days behind" * (trouble == "clock")
+    bench.sleep(0)
+    assert (bench.states, bench.core.publishing) == (["standby"], None)
+    bench.farm.is_shared, bench.farm.clock = False, ""
+    bench.say(key=KeyReport(transient="00" * 8, expires_ms=T0 * 2))
+    bench.sleep(90)  # it had withdrawn
+    assert (bench.states, bench.core.publishing) == (["publishing"], True)
+
+
+# What is reported
+
+
+def test_reports_what_its_publisher_does_from_standby_to_retirement() -> None:
+    bench = Bench(traits())
+    bench.farm.publisher = 2
+    assert bench.core.publishing is True  # something of an earlier process may be published
+    bench.sleep(1)
+    assert bench.said[-1]["meta"]["publishing"] is False
+    bench.farm.publisher = 1
+    bench.sleep(1)
+    assert bench.core.publishing is True
+    bench.farm.is_shared = True  # another member signs with the same transient key
+    assert bench.core.publishing is None
+    bench.farm.publisher = 2
+    assert bench.core.publishing is True  # until it has retired
+    bench.settle()
+    assert bench.core.publishing is None
+    assert bench.tasks == ["enter", "standby", "publish", "retire", "standby"]
+
+
+def test_node_without_publishers_reports_none_and_nothing_published() -> None:
+    bench = Bench()
+    bench.sleep(1)
+    (said,) = bench.said
+    assert not said["meta"].keys() & {"publishing", "lastPublishedTime", "lastPublishedLS"}
+
+
+@pytest.mark.parametrize(("is_required", "expected"), [(True, None), (False, False)])
+def test_required_publisher_that_is_not_ready_keeps_the_node_from_publishing(
+    is_required: bool, expected: bool | None
+) -> None:
+    bench = Bench(traits(is_required=is_required))
+    bench.farm.publisher, bench.cannot = 2, "no router"
+    bench.sleep(60)
+    assert bench.core.publishing is expected
+    assert "draining" not in bench.said[-1]["config"]
+
+
+def test_service_that_is_down_keeps_the_node_from_publishing_even_if_it_is_not_required() -> None:
+    bench = Bench(service(), traits(is_required=False))
+    bench.farm.publisher = 2
+    bench.sleep(1)
+    assert bench.core.publishing is False
+    for own in bench.core.publishers:
+        bench.core.on_check(own, bench.now, is_up=False, problem="it is down")
+        assert bench.core.publishing is None
+        assert own.problems() == ["it is down"]
+        assert bench.core.is_backend_up(SERVICE.destination) is (own is bench.core.publishers[1])
+        bench.core.on_check(own, bench.now, is_up=True, problem=None)
+        bench.sleep(90)
+
+
+def test_first_status_waits_at_most_a_lease_for_a_publisher_in_doubt() -> None:
+    bench = Bench(traits())
+    bench.farm.publisher, bench.cannot = 2, "no router"
+    bench.sleep(44)
+    assert bench.said == []
+    bench.sleep(1)
+    assert [said["date"] for said in bench.said] == [T0 + 45_000]
+    bench = Bench(traits())
+    bench.cannot = "no router"
+    bench.sleep(7)
+    bench.cannot = ""
+    bench.sleep(60)
+    assert bench.said[0]["date"] == T0 + 10_000
+
+
+def test_status_has_the_keys_leaves_figures_and_what_was_published() -> None:
+    master_key = KeyReport(transient="0123456789abcdef", expires_ms=T0 + 1)
+    last = Published(published_ms=T0 - 7, lease_set=b"a Meta LeaseSet")
+    bench = Bench(
+        traits(destination=SERVICE.destination, key=KEY), master_key=master_key, last_published=last
+    )
+    leaf = DestinationStatus(destination=encode(SERVICE.destination), uptime=7)
+    bench.figures_ = Figures(node=NodeReport(version="1"), destinations=(leaf,), program={"version": "1"})
+    bench.sleep(1)
+    said = bench.said[0]
+    node, meta = said["config"]["node"], said["meta"]
+    assert (node["version"], node["applied"], node["interval_ms"], node["R"]) == ("1", 9, 30_000, 3)
+    assert (node["transients"], node["keyExpires"]) == (["00" * 8, "0123456789abcdef"], T0 + 1)
+    assert said["config"]["program"] == {"version": "1"}
+    assert said["destinations"] == [{"destination": encode(SERVICE.destination), "uptime": 7}]
+    assert (decode(meta["lastPublishedLS"]), meta["lastPublishedTime"]) == (b"a Meta LeaseSet", T0 - 7)
+    assert bench.core.leaves() == [DestinationStatus(destination=encode(SERVICE.destination))]
+
+
+def test_date_of_what_a_service_has_published_again_by_itself_is_reported() -> None:
+    """So that its successor dates what it publishes later, whichever clocks are right."""
+    bench = publishing(service())
+    assert bench.core.last_published_ms == T0
+    bench.say(published_ms=2 * T0)
+    assert bench.core.last_published_ms == 2 * T0
+
+
+def test_meta_lease_set_is_kept_before_anything_else() -> None:
+    bench = publishing()
+    assert bench.core.last_published == Published(published_ms=T0)
+    own = bench.core.publishers[0]
+
+    def publish(published: Published, meta: bytes | None) -> None:
+        bench.farm.due_since = None
+        bench.settle()
+        bench.farm.due_since = 7
+        bench.core.step(bench.now)
+        assert own.call is not None
+        assert own.call.task == "publish"
+        bench.core.on_done(own, own.call.number, bench.now, published, meta)
+
+    publish(Published(published_ms=2, lease_set=b"service"), None)
+    assert bench.core.last_published == Published(published_ms=2)
+    meta = Published(published_ms=3, lease_set=b"meta")
+    publish(meta, b"meta")
+    publish(Published(published_ms=4), None)
+    assert bench.core.last_published == meta
+    assert bench.core.last_published_ms == 3
+
+
+# A member that can no longer publish (D22)
+
+
+def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news() -> None:
+    bench = publishing()
+    assert bench.core.news() == {("published", 7)}
+    bench.cannot = "no router"
+    bench.say(is_publishing=False, is_ready=False)
+    assert bench.core.news() == {("withdrawn", 1)}
+    assert "publishing" not in bench.said[-1]["meta"]
+    assert bench.logged[-3:] == ["publication-lost", "cannot-publish", "publisher-not-ready"]
+    bench.farm.publisher, bench.farm.taken = 2, 10
+    bench.settle()
+    assert bench.core.news() == {("withdrawn", 1), ("released", 10)}
+    assert bench.core.turns.told == bench.core.news()
+    assert len(bench.said) == 4  # in turn, and out of turn: published, withdrawn, released
+
+
+def test_withdrawn_member_offers_itself_after_r_intervals_with_its_router() -> None:
+    bench = Bench(traits())
+    bench.farm.publisher = 2
+    bench.sleep(1)
+    bench.cannot = "no router"
+    bench.say(is_ready=False)
+    bench.sleep(60)
+    assert bench.core.publishing is None
+    bench.cannot = ""
+    bench.sleep(5)
+    assert bench.states == ["standby"]
+    bench.sleep(84)
+    assert bench.core.publishing is None
+    bench.sleep(6)
+    assert bench.core.publishing is False
+    assert bench.logged[-1] == "can-publish"
+
+
+def test_only_member_that_can_publish_offers_itself_as_soon_as_its_router_is_back() -> None:
+    bench = publishing()
+    bench.farm.able = []
+    bench.cannot = "no router"
+    bench.say(is_publishing=False, is_ready=False)
+    assert bench.core.publishing is None
+    bench.cannot = ""
+    bench.sleep(5)
+    assert bench.core.publishing is True
+
+
+# The LeaseSet of the next publisher (D22)
+
+
+def test_lease_set_of_a_service_is_news_while_it_is_published() -> None:
+    bench = publishing(service())
+    assert bench.core.lease_set == bench.lease_set
+    assert decode(bench.said[-1]["config"]["node"]["leaseSet"]) == bench.lease_set
+    assert "lastPublishedLS" not in bench.said[-1]["meta"]  # that is a Meta LeaseSet's
+    assert bench.core.news() == {("published", 7)}
+    bench.farm.publisher = 2
+    assert (bench.core.lease_set, bench.core.news()) == (None, frozenset())
+
+
+@pytest.mark.parametrize("size", [MAX_LEASE_SET_BYTES, MAX_LEASE_SET_BYTES + 1])
+def test_lease_set_that_is_too_large_for_a_status_is_left_out(size: int) -> None:
+    bench = Bench(service())
+    bench.lease_set = bytes(size)
+    bench.sleep(1)
+    assert bench.states == ["publishing"]
+    assert (bench.core.lease_set is None) is (size > MAX_LEASE_SET_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("keys", "ahead_s", "applied", "is_announced"),
+    [
+        (SERVICE, 60, 12, True),
+        (SERVICE, 60, 11, False),  # of an earlier turn
+        (SERVICE, -600, 12, False),  # expired, and older than what this node published
+        (SERVICE, -10, 12, False),
+        (OTHER, 60, 12, False),
+    ],
+    ids=["newer", "of-an-earlier-turn", "expired", "older", "of-another-destination"],
+)
+def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newer_one_of_the_service(
+    keys: DestinationKeys, ahead_s: int, applied: int, is_announced: bool
+) -> None:
+    bench = publishing(service())
+    successor = lease_set_2(keys, NOW_S + ahead_s, 90, ())
+    bench.farm.publisher, bench.farm.due_since = 2, None
+    bench.settle()
+    bench.farm.due_since = 12
+    bench.farm.reports[2] = NodeReport(applied=applied, lease_set=encode(successor))
+    bench.sleep(3)
+    assert bench.successors == [successor] * is_announced
+    assert ("successor-refused" in bench.logged) is (ahead_s == -600)
+    assert bench.states == ["standby"]
+
+
+def test_lease_set_that_is_forged_is_refused_and_told_once() -> None:
+    bench = publishing(service())
+    forged = bytearray(lease_set_2(SERVICE, NOW_S + 60, 90, ()))
+    forged[-1] ^= 1
+    bench.farm.publisher, bench.farm.due_since = 2, 12
+    bench.farm.reports[2] = NodeReport(applied=12, lease_set=encode(bytes(forged)))
+    bench.sleep(3)
+    assert bench.logged.count("successor-refused") == 1
+    assert bench.successors == []
+
+
+# Letting go
+
+
+def test_drained_member_stands_aside_is_released_and_takes_part_again() -> None:
+    bench = publishing()
+    bench.core.drain(True, bench.now)
+    bench.settle()
+    said = bench.said[-1]
+    assert (said["config"]["draining"], said["meta"]["publishConfig"]) == (True, "off")
+    assert "publishing" not in said["meta"]
+    assert bench.states == ["publishing"]  # until another one has the role
+    bench.farm.publisher, bench.farm.taken = 2, 20
+    bench.settle()
+    assert (bench.states, bench.core.publishing) == (["standby"], None)
+    bench.core.drain(False, bench.now)
+    bench.settle()
+    assert "draining" not in bench.said[-1]["config"]
+    assert bench.core.publishing is False
+
+
+@pytest.mark.parametrize("others", ["none", "drained", "cannot"])
+def test_drained_member_that_is_the_last_goes_on(others: str) -> None:
+    bench = publishing()
+    bench.farm.able = [] if others == "none" else [2]
+    bench.farm.draining = {2} if others == "drained" else set()
+    if others == "cannot":
+        bench.farm.newest = lambda member: (1, SimpleNamespace(meta=MetaStatus()))  # type: ignore[method-assign]
+    bench.core.drain(True, bench.now)
+    bench.settle()
+    said = bench.said[-1]
+    assert said["config"]["draining"] is True
+    assert (said["meta"].get("publishConfig"), said["meta"]["publishing"]) == (None, True)
+
+
+def test_stop_ends_once_the_successor_publishes_and_the_clients_know() -> None:
+    bench = publishing(service())
+    bench.core.stop(bench.now, 60_000)
+    bench.settle()
+    assert bench.core.ending.state == "handing over"
+    bench.farm.publisher, bench.farm.due_since, bench.farm.taken = 2, None, 20
+    bench.sleep(1)
+    assert (bench.states, bench.core.ending.state) == (["standby"], "handing over")
+    assert ("released", 20) in bench.core.turns.told
+    bench.farm.taken = None
+    bench.sleep(1)
+    assert bench.core.ending.state == "succeeding"
+    bench.farm.due_since, bench.farm.publishes = 21, {2}
+    successor = lease_set_2(SERVICE, NOW_S + 60, 90, ())
+    bench.farm.reports[2] = NodeReport(applied=21, lease_set=encode(successor))
+    bench.sleep(1)
+    assert (bench.successors, bench.core.ending.state) == ([successor], "lingering")
+    bench.sleep(2)
+    assert bench.core.ending.state == "over"
+
+
+def test_stop_without_a_quorum_retires_and_ends_at_the_bound() -> None:
+    bench = publishing()
+    bench.core.stop(bench.now, 60_000)
+    number = bench.core.turns.number
+    assert bench.core.turns.state == "posting"
+    bench.core.on_status_failed(number, bench.now, "no majority", has_quorum=False)
+    bench.farm.able = []
+    bench.core.step(bench.now)
+    assert bench.core.ending.state == "releasing"
+    bench._posted = bench.core.turns.number
+    bench.sleep(14)
+    assert (bench.states, bench.core.ending.state) == (["standby"], "releasing")
+    bench.sleep(1)
+    assert bench.core.ending.state == "over"
+    assert bench.logged[-2:] == ["status-not-posted", "not-publishing"]
