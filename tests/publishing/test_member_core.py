@@ -165,7 +165,7 @@ class Bench:
     def say(self, number: int = 0, key: KeyReport | None = None, **status: Any) -> None:
         own = self.core.publishers[number]
         said = {"is_publishing": own.state in ("publishing", "renewing"), **status}
-        self.core.on_status(own, PublisherStatus(**said), key, self.now)
+        self.core.on_status(own, own.changes, PublisherStatus(**said), key, self.now)
         self.settle()
 
     @property
@@ -428,7 +428,7 @@ def test_lease_set_of_a_service_is_news_while_it_is_published() -> None:
     assert bench.core.lease_set == bench.lease_set
     assert decode(bench.said[-1]["config"]["node"]["leaseSet"]) == bench.lease_set
     assert "lastPublishedLS" not in bench.said[-1]["meta"]  # that is a Meta LeaseSet's
-    assert bench.core.news() == {("published", 7)}
+    assert bench.core.news() == {("published", 7), ("lease set", 7)}
     bench.farm.publisher = 2
     assert (bench.core.lease_set, bench.core.news()) == (None, frozenset())
 
