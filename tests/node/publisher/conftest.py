@@ -1,13 +1,15 @@
-"""The clocks of a member's part in publishing follow Trio's, which jumps."""
+"""The clocks of a member's part in publishing follow Trio's, which jumps, and no thread waits for a disk."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
 from garlicfarm.node.publisher import clocks
+from garlicfarm.publisher import Published
 from garlicfarm.publishing.member_core import Now
 from tests.publishing.scripted_log import T0
 
@@ -24,3 +26,16 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(clocks, "now", now)
     return moved
+
+
+@pytest.fixture
+def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[Published]:
+    """What would be written: without a thread, whose time is not Trio's."""
+    written: list[Published] = []
+
+    async def run_sync(write: Any, published: Published, **how: Any) -> None:
+        written.append(published)
+        await trio.sleep_forever()  # as a disk that hangs
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    return written

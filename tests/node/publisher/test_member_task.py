@@ -1,0 +1,156 @@
+"""A member's core is carried out: orders are signed, what is published is kept, and it lets go in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.i2p.lease_set import decode_meta_lease_set, verify_meta_lease_set
+from garlicfarm.node.publisher.published_record import PublishedRecord
+from garlicfarm.publisher import Published
+from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
+from tests.node.publisher.member import FakeContext, plugin, task_of
+from tests.publishing.scripted_log import T0
+from tests.running import background, wait_until
+
+Clock = trio.testing.MockClock
+pytestmark = pytest.mark.usefixtures("moved")
+
+
+async def test_publishes_what_the_node_has_signed_and_a_restarted_node_reports_it(tmp_path: Path) -> None:
+    keys = create_keys(tmp_path / "master.key")
+    farm, made = FakeContext(1), plugin(tmp_path)
+    task = task_of(farm, tmp_path, made, keys=keys)
+    async with background(task.run):
+        order = await wait_until(lambda: made.order)
+        assert order.lease_set is not None
+        verify_meta_lease_set(order.lease_set, order.published_ms // 1000)
+        meta = decode_meta_lease_set(order.lease_set)
+        assert meta.destination == keys.destination
+        assert meta.published_s == order.published_ms // 1000
+        assert meta.published_s + meta.expires_s == order.expires_ms // 1000
+        assert order.published_ms >= T0
+        await wait_until(lambda: task.describe()[0]["until_ms"])
+        (row,) = task.describe()
+        assert (row["plugin"], row["required"], row["state"]) == ("simulated", True, "publishing")
+        assert (row["until_ms"], row["problems"]) == (order.expires_ms, [])
+        await wait_until((tmp_path / "publisher" / "published.json").exists)
+    assert made.order is None
+    again = task_of(farm, tmp_path, plugin(tmp_path))
+    assert again.core.last_published == Published(published_ms=order.published_ms, lease_set=order.lease_set)
+
+
+async def test_disk_that_hangs_does_not_keep_it_from_stopping(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: Clock
+) -> None:
+    farm, made = FakeContext(1), plugin(tmp_path)
+    async with background(task_of(farm, tmp_path, made).run):
+        await trio.sleep(1)
+        assert made.order is not None
+        assert len(unwritten) == 1
+        farm.order("override", member=1, mode="off")
+        await trio.sleep(1)
+        assert made.order is None
+
+
+async def test_record_that_cannot_be_written_is_logged(tmp_path: Path) -> None:
+    (tmp_path / "publisher").write_bytes(b"")
+    farm = FakeContext(1)
+    async with background(task_of(farm, tmp_path, plugin(tmp_path)).run):
+        await wait_until(lambda: "publication-not-recorded" in farm.notes)
+
+
+async def test_node_whose_clock_is_wrong_does_not_publish_and_says_so(
+    tmp_path: Path,
+    unwritten: list[Published],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: Clock,
+) -> None:
+    farm, made = FakeContext(1), plugin(tmp_path)
+    task = task_of(farm, tmp_path, made)
+    async with background(task.run):
+        await trio.sleep(1)
+        assert task.core.publishing is True
+        monkeypatch.setattr(farm.fold, "clock_problem", lambda date_ms: "is 9 days behind the farm's")
+        await trio.sleep(2)
+        assert (task.core.publishing, made.order) == (None, None)
+        (row,) = task.describe()
+        assert row["problems"] == ["this node's clock is 9 days behind the farm's"]
+
+
+async def test_member_that_has_withdrawn_says_when_it_offers_itself_again(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    farm, made = FakeContext(1, 2), plugin(tmp_path)
+    task = task_of(farm, tmp_path, made)
+    farm.hear(2)
+    async with background(task.run):
+        await trio.sleep(1)
+        made.kill_router()
+        await trio.sleep(3)
+        made.start_router()
+        await trio.sleep(5)
+        farm.hear(2, sequence=T0 + 1)
+        await trio.sleep(1)
+        (problem,) = task.describe()[0]["problems"]
+        assert problem.startswith("it could not publish recently, so this node offers itself again in 8")
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+async def test_stop_returns_once_it_has_let_go(
+    tmp_path: Path, unwritten: list[Published], is_drained: bool, autojump_clock: Clock
+) -> None:
+    farm, made = FakeContext(1), plugin(tmp_path)
+    task = task_of(farm, tmp_path, made)
+    async with background(task.run):
+        await trio.sleep(1)
+        if is_drained:
+            task.drain(True)
+        await trio.sleep(1)
+        assert made.order is not None  # no other member can
+        assert farm.said()[-1]["config"].get("draining") is (True if is_drained else None)
+        await task.stop(60)
+        assert trio.current_time() < 5
+        assert made.order is None
+        assert "publishing" not in farm.said()[-1]["meta"]
+
+
+class Auxiliary(SimulatedPublisher):
+    is_auxiliary = True
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ((SimulatedPublisher, Auxiliary), [True, False]),
+        ((Auxiliary, Auxiliary), [True, True]),
+    ],
+)
+@pytest.mark.parametrize("required", [True, False, "auto"])
+async def test_auxiliary_publisher_is_required_by_default_only_without_another_kind(
+    tmp_path: Path, kinds: Any, expected: list[bool], required: Any
+) -> None:
+    plugins = [plugin(tmp_path, kind) for kind in kinds]
+    task = task_of(FakeContext(1, required=required), tmp_path, *plugins)
+    found = [row["required"] for row in task.describe()]
+    assert found == (expected if required == "auto" else [required, required])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"published_ms":"x"}', b'{"published_ms":-1}', None])
+def test_record_that_is_damaged_or_cannot_be_read_is_none(tmp_path: Path, damage: bytes | None) -> None:
+    path = tmp_path / "published.json"
+    path.mkdir() if damage is None else path.write_bytes(damage)
+    assert PublishedRecord(path).read() is None
+
+
+def test_record_is_private_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "publisher" / "published.json"
+    published = Published(published_ms=2, lease_set=b"meta")
+    PublishedRecord(path).write(published)
+    assert PublishedRecord(path).read() == published
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
