@@ -9,7 +9,11 @@ all below it break::
         test_raft_paper_elections.py::test_5_2_server_votes_for_at_most_one_candidate
 
 A change names a function or method of `garlicfarm` and what stands there exactly once, whatever its lines and
-spaces: an expression and another one, or statements and others (``pass``: none).
+spaces: an expression and another one, or statements and others (``pass``: none). Or it names what follows an
+event in a state of a table ``STATES``, or an attribute of that state (None: nothing follows)::
+
+    publishing.publisher_core.STATES[starting][late]: "retiring" => "failed"
+    publishing.publisher_core.STATES[failed].is_exposed: True => False
 
 ``python -m tests.mutants ROOM NAME`` runs the test of a mutant. Exit code 0: it failed, by what it asserts.
 """
@@ -27,6 +31,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 _TESTS = Path(__file__).parent
@@ -64,8 +69,12 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """
     trees: dict[str, ast.Module] = {}
     functions: dict[str, FunctionType] = {}
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = []  # and what they were
     for change in mutant.changes:
         place, _, edit = change.partition(":")
+        if "[" in place:
+            tables.append(_change_table(place, edit))
+            continue
         function = _function(place)
         functions[place] = function
         if function.__module__ not in trees:
@@ -82,6 +91,25 @@ def planted(mutant: Mutant) -> Iterator[None]:
     finally:
         for function, original, _ in codes:
             function.__code__ = original
+        for table, rows in reversed(tables):
+            table.update(rows)
+
+
+def _change_table(place: str, edit: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Carry a change of a table out. Returns the table, and the rows that it had."""
+    found = re.fullmatch(r"(.+)\.(\w+)\[(.+?)\](?:\[(.+)\]|\.(\w+))", place)
+    assert found, f"{place} is no place in a table"
+    module, name, state, event, attribute = found.groups()
+    table = getattr(importlib.import_module(f"garlicfarm.{module}"), name)
+    old, new = map(ast.literal_eval, map(str.strip, edit.split("=>")))
+    row, rows = table[state], dict(table)
+    following = row if isinstance(row, dict) else row.next
+    present = getattr(row, attribute) if attribute else following.get(event)
+    assert present == old, f"{place} is {present!r}"
+    if event:
+        new = {each: then for each, then in {**following, event: new}.items() if then is not None}
+    table[state] = new if row is following else msgspec.structs.replace(row, **{attribute or "next": new})
+    return table, rows
 
 
 def _function(place: str) -> FunctionType:

@@ -16,15 +16,16 @@ from garlicfarm.publishing.orders import Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from garlicfarm.testing.simulator.network import Scheduler
 
-STATUS_MS = 1_000
+STATUS_MS = 2_000
 
 
 class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Of one seed. ``refuses``, ``hangs`` and ``fails`` (a defect): the probability, of a call. ``lies``: of
     a status. ``unwinds_ms``: how long a call that is cancelled takes to end, and ``leaves_ms`` the plugin to
     be left, on average. ``lingers``: the probability that what a plugin has opened does not end when it is
-    left, which its contract rules out. ``router_changes``: that its router goes or comes back, of a status.
-    ``call_ms``: how long a call takes, on average."""
+    left, which its contract rules out. Of a status, too: ``router_changes``, that its router goes or comes
+    back; ``service_changes``, that the service behind it does; ``announces``, that it is to tell its clients
+    of a successor. ``call_ms``: how long a call takes, on average."""
 
     refuses: float = 0
     hangs: float = 0
@@ -34,6 +35,8 @@ class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
     leaves_ms: float = 0
     lingers: float = 0
     router_changes: float = 0
+    service_changes: float = 0
+    announces: float = 0
     call_ms: float = 50
 
     @classmethod
@@ -47,7 +50,9 @@ class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
             unwinds_ms=rng.choice((0, 0, 50, 3_000)),
             leaves_ms=rng.choice((0, 50, 3_000, 30_000)),
             lingers=rng.choice((0, 0, 0.5)),
-            router_changes=rng.choice((0, 0.002, 0.02)),
+            router_changes=rng.choice((0, 0.005, 0.05)),
+            service_changes=rng.choice((0, 0, 0.02)),
+            announces=rng.choice((0, 0, 0.05)),
             call_ms=rng.choice((20, 200, 2_000)),
         )
 
@@ -236,5 +241,10 @@ class SimulatedPlugin:
             is_publishing, has_router = scheduler.chance(0.5), scheduler.chance(0.5)
         status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router)
         host.core.on_status(self.own, self.own.changes, status, None, host.now())
+        if self.own.is_up == scheduler.chance(faults.service_changes):
+            is_up = not self.own.is_up
+            host.core.on_check(self.own, host.now(), is_up=is_up, problem=None if is_up else "no answer")
+        if scheduler.chance(faults.announces):
+            self.own.announce(b"the LeaseSet of a successor")
         self._after(STATUS_MS, self._watch, entries)
         host.on_told()
