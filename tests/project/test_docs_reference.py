@@ -64,7 +64,7 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
     for path in (path for room in ("garlicfarm", "plugins") for path in (ROOT / room).rglob("*.py")):
         logged |= set(
             re.findall(
-                r'(?:log\.(?:info|warning|error|log)|self\._note|self\._warn|Note)\((?:level, )?\s*"([a-z-]+)"',
+                r'(?:log\.(?:info|warning|error|log)|self\._(?:note|warn)|Note)\((?:level, )?\s*"([a-z-]+)"',
                 path.read_text(encoding="utf-8"),
             )
         )
