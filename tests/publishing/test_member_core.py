@@ -104,7 +104,7 @@ class Bench:
             self.now,
         )
         self._done: set[tuple[int, int]] = set()
-        self._posted = 0
+        self.posted = 0
 
     def figures(self) -> Figures:
         return self.figures_
@@ -133,12 +133,12 @@ class Bench:
                     break
             else:
                 turns = core.turns
-                if turns.number == self._posted or turns.state not in ("measuring", "posting"):
+                if turns.number == self.posted or turns.state not in ("measuring", "posting"):
                     return
                 if turns.state == "measuring":
                     core.on_measured(turns.number, self.now)
                     continue
-                self._posted = turns.number
+                self.posted = turns.number
                 self.said.append(json.loads(turns.entry))
                 self.farm.sequence = turns.sequence
                 self.applied += 1
@@ -543,7 +543,7 @@ def test_stop_without_a_quorum_retires_and_ends_at_the_bound() -> None:
     bench.farm.able = []
     bench.core.step(bench.now)
     assert bench.core.ending.state == "releasing"
-    bench._posted = bench.core.turns.number
+    bench.posted = bench.core.turns.number  # nothing is committed any more
     bench.sleep(14)
     assert (bench.states, bench.core.ending.state) == (["standby"], "releasing")
     bench.sleep(1)

@@ -9,13 +9,13 @@ import pytest
 
 from garlicfarm.publishing import ending, offer, publisher_core, status_turns
 
-Table = Mapping[str, Mapping[str, str]]
-PUBLISHER: Table = {state: row.next for state, row in publisher_core.STATES.items()}  # type: ignore[misc]
+Table = Mapping[Any, Mapping[Any, str]]
+PUBLISHER: Table = {state: row.next for state, row in publisher_core.STATES.items()}
 TABLES: dict[Any, tuple[Table, str]] = {
     publisher_core: (PUBLISHER, ""),
-    offer: (offer.STATES, ""),  # type: ignore[dict-item]
-    status_turns: (status_turns.STATES, ""),  # type: ignore[dict-item]
-    ending: (ending.STATES, "over"),  # type: ignore[dict-item]
+    offer: (offer.STATES, ""),
+    status_turns: (status_turns.STATES, ""),
+    ending: (ending.STATES, "over"),
 }
 
 
