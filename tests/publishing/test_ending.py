@@ -91,6 +91,10 @@ def test_stop_does_not_wait_where_nobody_is_left_to_take_over(is_told: bool) -> 
     assert drawn.step(is_told=True, is_free=True)[0] == "over"
 
 
+def test_stop_waits_for_a_quorum_while_another_member_could_take_over() -> None:
+    assert stopping(others_drain=True).step() == ("telling", True)
+
+
 def test_stop_waits_for_another_member_that_may_come() -> None:
     drawn = stopping(is_told=True, others_can=False)
     assert drawn.step() == ("handing over", False)  # and publishes meanwhile

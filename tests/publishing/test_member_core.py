@@ -89,7 +89,8 @@ class Bench:
         self.now = Now(0, T0)
         self.figures_ = Figures()
         self.applied = 9
-        self.cannot: str = ""  # do what it should
+        self.cannot = ""  # get ready, or publish
+        self.hangs = ""  # a call that is not answered
         self.orders: list[Any] = []
         self.said: list[dict[str, Any]] = []
         self.tasks: list[str] = []
@@ -151,6 +152,8 @@ class Bench:
         published = None
         if call.task == "leave":
             core.on_left(own, self.now)
+            return
+        if call.task == self.hangs:
             return
         if call.task in ("standby", "publish") and self.cannot:
             core.on_refused(own, call.number, self.now, self.cannot)
@@ -420,6 +423,19 @@ def test_only_member_that_can_publish_offers_itself_as_soon_as_its_router_is_bac
     assert bench.core.publishing is True
 
 
+def test_role_is_released_once_every_publisher_has_stopped() -> None:
+    bench = publishing(traits(), traits())
+    bench.hangs = "retire"
+    bench.farm.publisher, bench.farm.taken = 2, 10
+    bench.sleep(1)
+    assert bench.states == ["retiring", "retiring"]
+    for own in bench.core.publishers:
+        assert (bench.core.publishing, bench.core.news()) == (True, frozenset())
+        assert own.call is not None
+        bench.core.on_done(own, own.call.number, bench.now)
+    assert (bench.core.publishing, bench.core.news()) == (False, {("released", 10)})
+
+
 # The LeaseSet of the next publisher (D22)
 
 
@@ -540,7 +556,8 @@ def test_stop_without_a_quorum_retires_and_ends_at_the_bound() -> None:
     number = bench.core.turns.number
     assert bench.core.turns.state == "posting"
     bench.core.on_status_failed(number, bench.now, "no majority", has_quorum=False)
-    bench.farm.able = []
+    assert bench.core.ending.state == "telling"
+    bench.farm.newest = lambda member: None  # type: ignore[method-assign]  # the other one cannot publish
     bench.core.step(bench.now)
     assert bench.core.ending.state == "releasing"
     bench.posted = bench.core.turns.number  # nothing is committed any more
