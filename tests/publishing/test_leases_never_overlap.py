@@ -48,7 +48,7 @@ class Node:
         self.applied = 0
         self.posted: Posted | None = None
         self.cut_until = 0
-        setup = MemberSetup(node_id=id_, publish_config=chance.choice(("auto", "auto", "on", "off")))
+        setup = MemberSetup(node_id=id_, publish_config=chance.choice(("auto", "auto", "auto", "on")))
         traits = Traits(name="trivial", retire_timeout_ms=1)
         self.core = MemberCore(self.application, setup, [traits], self, self.now(now_ms, 0))
         (self.publisher,) = self.core.publishers
@@ -117,7 +117,7 @@ class SimulatedFarm:
                     self.publisher, self.handed_over = publishing[0], self.handed_over + 1
             if self.chance.random() < 0.03:
                 self.cut()
-            if self.chance.random() < 0.02:
+            if self.chance.random() < 0.03:
                 self.log.append(self.order())
             if self.late and self.chance.random() < 0.05:
                 self.commit(self.late.pop())
@@ -143,7 +143,7 @@ class SimulatedFarm:
         if not is_cut and node.posted and node.posted.index is not None:
             posted, node.posted = node.posted, None
             node.core.on_committed(posted.number, posted.index or 0, now)
-        if chance.random() < 0.01:
+        if chance.random() < 0.002:
             node.core.drain(chance.random() < 0.5, now)
         node.core.step(now, node.applied)
         node.obey(now)
