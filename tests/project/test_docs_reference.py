@@ -80,7 +80,6 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
         "lines-dropped",
         "message-does-not-fit",
         "removed",
-        "standby-lost",
     }
     assert said == logged | computed
 
