@@ -499,10 +499,9 @@ class MemberCore:
         taken = self._fold.taken_index(self._setup.node_id)
         if taken is not None and not self._is_exposed():
             found.add(("released", taken))
-        required = [publisher for publisher in self.publishers if publisher.traits.is_required]
-        if self.is_named and all(
-            one.state in ("publishing", "renewing") for one in required or self.publishers
-        ):
+        required = [each for each in self.publishers if each.traits.is_required] or self.publishers
+        stands = [each.state in ("publishing", "renewing") for each in required]
+        if self.is_named and stands and all(stands):
             found.add(("published", self._fold.due_since or 0))
         if self.lease_set is not None:
             found.add(("lease set", self._fold.due_since or 0))

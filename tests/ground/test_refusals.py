@@ -20,6 +20,9 @@ OTHER_MEANINGS = {
     ("cli/log_batch.py", "refused"),  # what became of a line
     ("node/replica.py", "disk-hangs"),  # an event of the log
     ("node/incoming_requests.py", "refused"),  # a label of a metric
+    ("publishing/member_core.py", "refused"),  # an event of a state machine
+    ("publishing/publisher_core.py", "refused"),
+    ("publishing/status_turns.py", "refused"),
 }
 
 

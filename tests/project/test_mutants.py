@@ -26,6 +26,7 @@ def test_each_mutant_changes_what_is_there_once(room: str) -> None:
         ("raft.votes.can_grant_vote: no_such_name => True", "occurs 0 times"),
         ("raft.votes.can_grant_vote: request => True", "occurs [1-9][0-9]* times"),
         ("raft.votes.no_such_function: request => True", "no_such_function is no function"),
+        ('publishing.offer.STATES[offered][able]: "withdrawn" => None', "is None"),
     ],
 )
 def test_change_that_does_not_find_one_place_is_refused(change: str, problem: str) -> None:
