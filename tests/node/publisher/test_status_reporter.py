@@ -259,7 +259,7 @@ async def test_status_has_the_leaves_and_what_this_node_measured_of_the_others(
     before = int(is_publishing)  # a look-up that began before it published
     seconds = (before + len(hashes)) * MIN_PERIOD_S + INTERVAL_S
     task = await run_for(seconds, farm, plugin(tmp_path, Leaf))
-    assert router.measured[before : before + len(hashes)] == hashes
+    assert sorted(router.measured[before : before + len(hashes)]) == hashes  # at first it is in doubt
     posted = farm.said()[-1]
     assert posted["destinations"] == [{"destination": destination(seed), "uptime": 2} for seed in (11, 12)]
     assert posted["meta"]["publishing"] is is_publishing
