@@ -46,7 +46,7 @@ class Draining:
         if drained != self.is_drained:
             self.is_drained = drained
             self._log.info("drained" if drained else "undrained")
-        self._apply()
+        self.apply()
         self._changed.set()
 
     def _keep(self, drained: bool) -> None:
@@ -58,7 +58,7 @@ class Draining:
     async def run(self) -> NoReturn:
         """Obey the mark until cancelled, in farms that start later, too."""
         while True:
-            self._apply()
+            self.apply()
             if self.is_drained:
                 for name, farm in tuple(self._farms.items()):
                     if not farm.view.holds() and trio.current_time() >= self._next_s.get(name, 0):
@@ -68,7 +68,8 @@ class Draining:
             with trio.move_on_after(WATCH_S):
                 await self._changed.wait()
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
+        """Have the farms obey the mark; before they run, too, as their first statuses say it."""
         for farm in self._farms.values():
             farm.view.drain(self.is_drained)
 

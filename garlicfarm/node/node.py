@@ -196,6 +196,7 @@ class Node:
                     )
                     for listener in self._listeners.of_farms(self.config.listener):
                         self.addresses.append(await nursery.start(self._listeners.listen, listener))
+                    self.draining.apply()
                     for farm in tuple(self._farms.values()):  # one may fail while another starts
                         await nursery.start(self._run_farm, farm)
                     self._write_admin_url()

@@ -37,6 +37,7 @@ class PublisherApplication(Application):
         self._part: MemberTask | None = None  # while the application runs
         self._section: FarmSection | None = None  # the same
         self._node_id = 0  # the same
+        self._is_drained = False
 
     # ------------------------------------------------------------------ the state machine
 
@@ -68,6 +69,7 @@ class PublisherApplication(Application):
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
         record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
         self._part = MemberTask(context, fold, keys, plugins, record)
+        self._part.drain(self._is_drained)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
             nursery.start_soon(self._part.run)
@@ -103,6 +105,7 @@ class PublisherApplication(Application):
     # ------------------------------------------------------------------ letting go
 
     def drain(self, drained: bool) -> None:
+        self._is_drained = drained
         if self._part is not None:
             self._part.drain(drained)
 

@@ -64,9 +64,11 @@ async def test_mark_outlasts_a_restart(farm: ServiceFarm) -> None:
     await farm.nodes.node(first).draining.set(True)
     second = await farm.publisher(other_than=first)
     await farm.nodes.stop(first)
+    index = farm.nodes.replica(second).applied_index
     await farm.nodes.start(first)
     assert farm.nodes.node(first).draining.is_drained
-    await wait_until(lambda: farm.fold(second).newest(first)[1].date > 0 and farm.fold(first).scores())
+    await wait_until(lambda: farm.statuses(first, index, of=second))
+    assert all(status["config"]["draining"] for status in farm.statuses(first, index, of=second))
     await farm.override(first, "on")
     await wait_until(lambda: farm.fold(second).mode(first) == "on")
     assert farm.fold(second).publisher == second
