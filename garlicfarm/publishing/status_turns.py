@@ -164,9 +164,10 @@ class StatusTurns:
         return max(self._last_due_ms + self._period_ms(), self._waits_since_ms)
 
     def _on_applied(self) -> None:
-        """The fold skips a status whose sequence is not above the last, as after the clock was set back. It
-        does not count, so no lease rests on it."""
+        """The fold skips a status whose sequence is not above the last, as after the clock was set back, or
+        where one of an earlier process has the same. It does not count, so no lease rests on it."""
         assert self.begun is not None
-        if self._fold.last_sequence(self._node_id) == self.sequence:
+        fold, id_ = self._fold, self._node_id
+        if fold.last_sequence(id_) == self.sequence and bytes(fold.newest_entry(id_)) == self.entry:
             self._lease.committed(self.begun.boot_ms)
             self.told = self.begun.news

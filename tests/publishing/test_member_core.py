@@ -45,6 +45,7 @@ class Farm:
         self.clock = ""
         self.known_ms = 0
         self.sequence = 0
+        self.entry: Callable[[], bytes] = bytes
 
     def leases(self) -> tuple[MetaLease, ...]:
         return LEAVES
@@ -80,6 +81,9 @@ class Farm:
     def last_sequence(self, member: int) -> int:
         return self.sequence
 
+    def newest_entry(self, member: int) -> bytes:
+        return self.entry()
+
 
 class Bench:
     """The core of node 1, whose publishers do at once what they should, and whose statuses are committed."""
@@ -104,6 +108,7 @@ class Bench:
             self,
             self.now,
         )
+        self.farm.entry = lambda: self.core.turns.entry
         self._done: set[tuple[int, int]] = set()
         self.posted = 0
 

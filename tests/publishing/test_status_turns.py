@@ -24,6 +24,8 @@ class Bench:
         self.fold.last_sequence = lambda member: self.fold.last
         self.lease = Lease()
         self.turns = StatusTurns(cast(FarmQueries, self.fold), 1, self.lease)
+        self.committed = b""  # the entry of the newest status, as the fold has it
+        self.fold.newest_entry = lambda member: self.committed
         self.outcomes = list(outcomes)
         self.measures = self.is_confirmed = self.counts = True
         self.news: News = frozenset()
@@ -199,3 +201,13 @@ def test_news_in_the_last_tenth_of_an_interval_take_the_place_of_the_next_status
     bench.news = frozenset({WITHDRAWN})
     bench.sleep(INTERVAL_S + 10)
     assert bench.times()[:3] == [0, at_s, next_s]
+
+
+def test_status_of_an_earlier_process_that_has_the_same_sequence_begins_no_lease() -> None:
+    bench = Bench()
+    bench.committed = b"that of the process before"
+    bench.news = frozenset({("released", 3)})
+    bench.sleep(1)
+    assert bench.fold.last == bench.turns.sequence
+    assert bench.lease.expires_ms is None
+    assert not bench.turns.told

@@ -83,7 +83,8 @@ class HostedPublisher:
                 call = await self._next_call()
                 try:
                     with trio.CancelScope() as self._inside:
-                        await self._enter(call)
+                        if call.task == "enter":  # not too late: this process may have been asleep
+                            await self._enter(call)
                 except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
                     self._on_defect(group)
                 self._core.on_left(self.own, clocks.now())

@@ -51,12 +51,12 @@ async def test_drained_node_stays_up_and_takes_part_again_when_it_is_told_to(far
     assert not farm.nodes.replica(first).is_leader
     # Of three, one is enough to be drained: another one more would leave no majority.
     await farm.nodes.node(second).draining.set(True)
-    await wait_until(lambda: farm.fold().is_draining(second))
+    await wait_until(lambda: farm.fold(first).is_draining(second))
     assert any("majority" in held for held in node.draining.report()["holds"])
     await farm.nodes.node(second).draining.set(False)
     await node.draining.set(False)
     await wait_until(lambda: not (farm.fold().is_draining(first) or farm.fold().is_draining(second)))
-    assert len(farm.fold().eligible()) == 3
+    await wait_until(lambda: len(farm.fold().eligible()) == 3)
 
 
 async def test_mark_outlasts_a_restart(farm: ServiceFarm) -> None:
