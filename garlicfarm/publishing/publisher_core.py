@@ -95,13 +95,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     next: Mapping[Event, State]
 
 
-def _inside(next_: dict[Event, State]) -> dict[Event, State]:
+def _inside(next_: Mapping[Event, State]) -> dict[Event, State]:
     return {**next_, "defect": "leaving", "node ends": "leaving"}
 
 
-def _exposed(next_: dict[Event, State]) -> dict[Event, State]:
+def _exposed(next_: Mapping[Event, State]) -> dict[Event, State]:
     return {"node ends": "retiring", **next_, "defect": "leaving", "lease over": "leaving"}
 
+
+_NAMED: Mapping[Event, State] = {"role": "starting", "role after a failure": "retrying"}
+_PREPARED: Mapping[Event, State] = {"done": "standby", "refused": "not ready", "late": "not ready"}
+_TRIED: Mapping[Event, State] = {
+    "done": "publishing",
+    "refused": "failed",
+    "late": "retiring",
+    "no role": "retiring",
+}
 
 STATES: Mapping[State, Row] = {
     "outside": Row(shown="not ready", next={"again": "entering"}),
@@ -113,7 +122,7 @@ STATES: Mapping[State, Row] = {
     "preparing": Row(
         task="standby",
         shown="not ready",
-        next=_inside({"done": "standby", "refused": "not ready", "late": "not ready"}),
+        next=_inside(_PREPARED),
     ),
     "not ready": Row(shown="not ready", next=_inside({"check": "preparing"})),
     "standby": Row(
@@ -121,8 +130,7 @@ STATES: Mapping[State, Row] = {
         is_ready=True,
         next=_inside(
             {
-                "role": "starting",
-                "role after a failure": "retrying",
+                **_NAMED,
                 "no order": "standby",
                 "successor": "announcing",
                 "lost": "preparing",
@@ -136,12 +144,9 @@ STATES: Mapping[State, Row] = {
         is_ready=True,
         next=_inside(
             {
-                "done": "standby",
-                "refused": "not ready",
-                "late": "not ready",
+                **_PREPARED,
                 "lost": "preparing",
-                "role": "starting",
-                "role after a failure": "retrying",
+                **_NAMED,
                 "no order": "checking",
             }
         ),
@@ -152,7 +157,7 @@ STATES: Mapping[State, Row] = {
         is_ready=True,
         is_exposed=True,
         reports=True,
-        next=_exposed({"done": "publishing", "refused": "failed", "late": "retiring", "no role": "retiring"}),
+        next=_exposed(_TRIED),
     ),
     "publishing": Row(
         shown="publishing",
@@ -169,15 +174,7 @@ STATES: Mapping[State, Row] = {
         is_ready=True,
         is_exposed=True,
         reports=True,
-        next=_exposed(
-            {
-                "done": "publishing",
-                "refused": "failed",
-                "late": "retiring",
-                "no role": "retiring",
-                "lost": "withdrawing",
-            }
-        ),
+        next=_exposed({**_TRIED, "lost": "withdrawing"}),
     ),
     "failed": Row(
         shown="starting",
@@ -197,15 +194,7 @@ STATES: Mapping[State, Row] = {
         shown="starting",
         is_ready=True,
         is_exposed=True,
-        next=_exposed(
-            {
-                "done": "publishing",
-                "refused": "failed",
-                "late": "retiring",
-                "no role": "retiring",
-                "lost": "withdrawing",
-            }
-        ),
+        next=_exposed({**_TRIED, "lost": "withdrawing"}),
     ),
     "retiring": Row(
         task="retire",
@@ -229,11 +218,8 @@ STATES: Mapping[State, Row] = {
         is_ready=True,
         next=_inside(
             {
-                "done": "standby",
-                "refused": "not ready",
-                "late": "not ready",
-                "role": "starting",
-                "role after a failure": "retrying",
+                **_PREPARED,
+                **_NAMED,
                 "no order": "retired",
                 "successor": "announcing",
             }
@@ -248,8 +234,7 @@ STATES: Mapping[State, Row] = {
                 "done": "retired",
                 "refused": "retired",
                 "late": "retired",
-                "role": "starting",
-                "role after a failure": "retrying",
+                **_NAMED,
                 "no order": "announcing",
             }
         ),
