@@ -23,14 +23,14 @@ State = Literal[
     "serving", "drained", "telling", "handing over", "succeeding", "lingering", "releasing", "over"
 ]
 Event = Literal[
-    "drain", "undrain", "stop", "told", "let go", "succeeded", "nobody else", "bound", "released", "late"
+    "drain", "undrain", "stop", "told", "let go", "succeeded", "no successor", "bound", "released", "late"
 ]
 
 STATES: Mapping[State, Mapping[Event, State]] = {
     "serving": {"drain": "drained", "stop": "telling"},
     "drained": {"undrain": "serving", "stop": "telling"},
-    "telling": {"told": "handing over", "nobody else": "releasing", "bound": "releasing"},
-    "handing over": {"let go": "succeeding", "nobody else": "releasing", "bound": "releasing"},
+    "telling": {"told": "handing over", "no successor": "releasing", "bound": "releasing"},
+    "handing over": {"let go": "succeeding", "no successor": "releasing", "bound": "releasing"},
     "succeeding": {"succeeded": "lingering", "bound": "over"},
     "lingering": {"late": "over", "bound": "over"},
     "releasing": {"released": "over", "late": "over"},
@@ -100,7 +100,7 @@ class Ending:
             (is_late, "bound"),
             (is_late, "late"),
             (now.is_told and now.is_free, "released"),
-            (now.others_drain and not now.others_can, "nobody else"),
+            (now.others_drain and not now.others_can, "no successor"),
             (now.is_told, "told"),
             (now.is_free, "let go"),
             (now.is_followed, "succeeded"),
