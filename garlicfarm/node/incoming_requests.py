@@ -269,8 +269,8 @@ class IncomingRequests:
             else:
                 self._hindrances.on_request_refused(request.source, request.term)
             self._pending.pop(token).session.fail(fault)
-        if request.type is MessageType.LEAVE_CLUSTER_REQUEST and raw.leader == request.source:
-            self._membership.on_order_to_leave(request.source)
+        if request.type is MessageType.LEAVE_CLUSTER_REQUEST and raw.is_leaving:
+            self._membership.on_order_to_leave()
 
     def _refuse(self, reason: Refusal) -> Response:
         """The answer to a ClientRequest that is not appended for ``reason`` (D8: refusals carry one)."""

@@ -318,10 +318,9 @@ class Membership:
         asks_leader = request.type in (MessageType.CLIENT_REQUEST, MessageType.READ_INDEX_REQUEST)
         return Response(kind, core.node_id, leader if asks_leader else member, core.raw.term, 0, False)
 
-    def on_order_to_leave(self, leader: int) -> None:
-        """The leader says that this member is removed. The order outlasts a restart only if the Configuration
-        names who leads: a stranger with the farm's secret could lay every member to rest."""
-        self._removal.on_order(is_kept=leader in self._current)
+    def on_order_to_leave(self) -> None:
+        """The leader says that this member is removed."""
+        self._removal.on_order()
 
     def serve(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``: accepted once the change has

@@ -6,7 +6,6 @@ Source: docs/reference/protocol.md, "What JRaft's bytes settle"; D6 (permissions
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import NoReturn
 
 import trio
@@ -15,14 +14,6 @@ from garlicfarm.errors import ProposalDropped, Removed
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.refusals import Refusal
-
-
-class _Order(Enum):
-    """The leader's order to leave."""
-
-    NONE = auto()
-    GIVEN = auto()
-    KEPT = auto()  # for the next start, too
 
 
 class Removal:
@@ -41,12 +32,12 @@ class Removal:
         """Whether this member leaves now."""
         self.is_applied = False
         """Whether a Configuration without this member was applied here."""
-        self._order = _Order.NONE
+        self._is_ordered = False
         self._changed = trio.Event()
 
-    def on_order(self, *, is_kept: bool) -> None:
-        """The leader says that this member is removed. ``is_kept``: for the next start, too."""
-        self._order = _Order.KEPT if is_kept else _Order.GIVEN
+    def on_order(self) -> None:
+        """The leader says that this member is removed."""
+        self._is_ordered = True
         self._changed.set()
 
     def on_applied(self) -> None:
@@ -64,19 +55,18 @@ class Removal:
         """
         core, is_leaving = self._core, False
         while not is_leaving:
-            while not self.is_applied and self._order is _Order.NONE:
+            while not self.is_applied and not self._is_ordered:
                 await self._wait_change()
-            if self._order is _Order.KEPT:
+            if self._is_ordered:
                 await self._note(core.raw.term)
             with trio.move_on_after(2 * core.raft.election_timeout_max_s):
-                while not self.is_applied or self._order is _Order.NONE:
+                while not self.is_applied or not self._is_ordered:
                     await self._wait_change()
             is_leaving = self.is_applied or core.raw.is_leaving
             if not is_leaving:
-                self._order = _Order.NONE
+                self._is_ordered = False
                 await self._note(None)
-        if self.is_applied or self._order is _Order.KEPT:
-            await self._note(core.raw.term)
+        await self._note(core.raw.term)
         self.is_over = True
         core.wake_waiting()
         raise Removed(core.farm)

@@ -109,7 +109,11 @@ class RequestHandler:
             self._follower.sync(request, checked, token)
 
     def _leave_cluster(self, request: Request, token: int) -> None:
+        """Only a member may order this: a stranger with the farm's secret could silence every member, and no
+        order of a leader that is not known here yet is worth that."""
         kind, state = MessageType.LEAVE_CLUSTER_RESPONSE, self._state
+        if request.source not in state.membership:
+            raise RemoteProtocolError("an order to leave from a server that is no member", request.type.name)
         if self._is_of_leader(request, token, kind):
             self._roles.on_order_to_leave(request.term)
             state.respond(token, kind, request.source, state.log.last_index + 1, True)

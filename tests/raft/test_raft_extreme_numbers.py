@@ -96,8 +96,9 @@ def _deliver(stage: Stage, sender: Player, receiver: Player, seq: int, request: 
 def _receive(stage: Stage, request: Request) -> None:
     """All members get it as it comes from the wire, which may refuse it. One that says what only a leader may
     say, and no number of it decides whether it is believed, goes to one member."""
-    is_belief = bool(request.entries) and request.source == 1
-    kinds = (MessageType.INSTALL_SNAPSHOT_REQUEST, MessageType.LEAVE_CLUSTER_REQUEST)
+    is_order = bool(request.entries) or request.type is MessageType.LEAVE_CLUSTER_REQUEST
+    is_belief = is_order and request.source == 1
+    kinds = (MessageType.INSTALL_SNAPSHOT_REQUEST,)
     for player in [stage[3]] if is_belief or request.type in kinds else stage.players.values():
         decoder = RequestDecoder(LIMITS)
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft import Role
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.raft.playbook import ALL, Player, Stage, application, configuration_entry
@@ -114,6 +115,22 @@ def test_member_that_is_told_to_leave_is_none_once_the_configuration_without_it_
     player.append(3, (3, 2), source=3)
     assert player.node.configuration.log_index == 3
     assert not _stands(player)
+
+
+def test_order_of_a_server_that_is_no_member_is_refused() -> None:
+    """It passes for the leader of a term; did it silence all members, no one could be elected."""
+    stage = Stage([1], [1], [1])
+    stage.elect(1, 2, 3)
+    stage.settle(1, 2, 3)
+    term = stage[1].node.term + 1
+    for player in stage.players.values():
+        with pytest.raises(RemoteProtocolError, match="a server that is no member"):
+            _tell(player, term, source=9)
+    assert [player.node.term for player in stage.players.values()] == [term - 1] * 3
+    stage[2].append(term, (1, 1), source=9)
+    with pytest.raises(RemoteProtocolError, match="a server that is no member"):
+        _tell(stage[2], term, source=9)
+    assert not stage[2].node.is_leaving
 
 
 def test_member_that_missed_its_removal_deposes_nobody() -> None:

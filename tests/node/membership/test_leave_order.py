@@ -73,7 +73,7 @@ class _Notes(list[int | None]):
 
 async def test_order_is_kept_at_once_and_ends_the_member_later(autojump_clock: MockClock) -> None:
     notes = _Notes()
-    notes.removal.on_order(is_kept=True)
+    notes.removal.on_order()
     with pytest.raises(Removed):
         await notes.removal.watch()
     assert notes == [5, 5]
@@ -83,7 +83,7 @@ async def test_order_is_kept_at_once_and_ends_the_member_later(autojump_clock: M
 
 async def test_order_that_a_later_leader_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
     notes = _Notes()
-    notes.removal.on_order(is_kept=True)
+    notes.removal.on_order()
     notes.raw.is_leaving = False
     async with background(notes.removal.watch):
         await wait_until(lambda: len(notes) >= 2)
@@ -128,27 +128,15 @@ async def test_id_that_was_used_before_is_told_and_removed_again(autojump_clock:
     assert changes == [("remove", 4)]
 
 
-async def test_order_of_a_leader_that_is_no_member_ends_the_member_and_is_not_kept(
-    autojump_clock: MockClock,
-) -> None:
-    notes = _Notes()
-    notes.removal.on_order(is_kept=False)
-    with pytest.raises(Removed):
-        await notes.removal.watch()
-    assert notes == []
-
-
 async def test_stranger_that_passes_for_a_leader_lays_no_member_to_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[bool] = []
-    monkeypatch.setattr(Removal, "on_order", lambda removal, *, is_kept: kept.append(is_kept))
+    orders: list[Removal] = []
+    monkeypatch.setattr(Removal, "on_order", orders.append)
     async with played(tmp_path) as plays:
-        store = plays.nodes.directories[1] / "data" / "farms" / "farm"
         leads = await plays.dial()
-        for kind, last in ((APPEND, 0), (LEAVE, 1)):
-            entries = () if last else (LogEntry(9, ValueType.APPLICATION, b"x"),)
-            told = await leads.ask(request(kind, 9, *entries, source=STRANGER, last_log_index=last))
-            assert told.accepted
-        assert not has_leave_order(store)
-    assert kept == [False]
+        entry = LogEntry(9, ValueType.APPLICATION, b"x")
+        assert (await leads.ask(request(APPEND, 9, entry, source=STRANGER))).accepted
+        assert await leads.ask(request(LEAVE, 9, source=STRANGER, last_log_index=1)) is None
+        assert not plays.nodes.replica(1).raw.is_leaving
+    assert not orders
