@@ -1,0 +1,240 @@
+"""Leases that ride on heartbeats, without I/O: how long a member may use a role that the log gives it (D24).
+
+The log *names* a member: from the entry at some index on it has a role that only one member may use at a
+time. Another one may be given the role only when the first one certainly does not use it any more. While the
+first one lives, it says so itself. If it is dead or cut off, the leader finds that it is *lost*, and says so
+in an entry. The first one must have stopped by then, without having heard anything.
+
+**Granting.** The leader sends the named member a `Grant`, again and again, one at a time. The member notes
+when each one arrived, and answers. The next grant says which one was answered last. From the arrival of that
+one on, the lease lasts as long as the grant says, less the *age*: how long ago the leader sent the newest
+requests of this term that a majority has answered, itself included.
+
+**Losing.** A leader finds the member lost when it has heard no answer from it, and has led, for as long as a
+lease lasts. Then it grants nothing more for this naming.
+
+**Why no two members use the role at once.** Let q be when the leader of a term sent what a majority has
+answered, and m the newest grant whose answer it has read.
+
+1. A lease ends before arrival(m) + D, and before q + D. For the age is taken when the grant is sent, which
+   is after m has arrived: arrival(m) − age ≤ q.
+2. The same leader finds the member lost no sooner than D after it has read the answer to m, so after
+   arrival(m) + D.
+3. A later leader was elected after q: of the majority that answered, one member has voted for it, and a
+   member that has voted answers in no earlier term. It finds the member lost no sooner than D after its
+   election, so after q + D.
+4. An entry of an earlier leader that finds the member lost is either in the log of a later one, which grants
+   only after it has applied all that is before its own first entry; or it will never be committed, as that
+   first entry has to be committed before anything is granted.
+5. A grant names the index since which its member has the role. A member that has the role since another
+   index, as its log says, has no lease by it.
+
+Only durations are compared, never two clocks. Clocks have to count the time while a machine is suspended and
+to run at nearly the same rate: whoever sets how long a lease lasts allows for the difference. Every
+``now_ms`` is read from the clock for that call: before what it dates is sent, and after what it dates has
+been received.
+
+Source: docs/reference/protocol.md, D24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """A member that has the role, or has not been released from it. ``index``: since which it is named, or
+    which took the role from it."""
+
+    member: int
+    index: int
+    is_named: bool
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader sends the named member. ``number``: 1 for the first one of the term. ``answered``: the
+    number of the newest one whose answer it has read, 0: none. ``age_ms``: since a majority was reached, at
+    least. ``lasts_ms``: a lease, on the member's clock. ``index``: since which the member is named."""
+
+    term: int
+    number: int
+    answered: int
+    age_ms: int
+    lasts_ms: int
+    index: int
+
+
+class LeaseGranter:
+    """The leader's side, for one term. ``holdings``: those of the last `on_applied`."""
+
+    def __init__(self, node_id: int, term: int, now_ms: int) -> None:
+        """``now_ms``: after the votes of a majority have been received."""
+        self.term = term
+        self.holdings: tuple[Holding, ...] = ()
+        self._node_id = node_id
+        self._elected_ms = now_ms
+        self._lasts_ms = 0
+        self._waits_ms = 0
+        self._samples: dict[
+            int, tuple[int, int]
+        ] = {}  # member → request that waits for its answer, when sent
+        self._reached_ms: dict[int, int] = {}  # member → when the newest sample that it answered was sent
+        self._number = 0  # of the newest grant
+        self._asked = 0  # the member that has yet to answer it, 0: none
+        self._heard: dict[int, tuple[int, int]] = {}  # member → its newest answered grant, when that was read
+        self._since_ms: dict[Holding, int] = {}  # since when it is known
+        self._lost: frozenset[Holding] = frozenset()
+
+    # ------------------------------------------------------------------ whom the leader reaches
+
+    def on_sent(self, member: int, seq: int, now_ms: int) -> None:
+        """A Raft request is about to be sent. One at a time is enough to know when a member was reached."""
+        if member not in self._samples:
+            self._samples[member] = seq, now_ms
+
+    def on_answered(self, member: int, seq: int, term: int) -> None:
+        """The member has answered a Raft request, in ``term``."""
+        sample = self._samples.get(member)
+        if sample is not None and seq >= sample[0]:
+            del self._samples[member]
+            if term == self.term:
+                self._reached_ms[member] = sample[1]
+
+    def on_unreachable(self, member: int, seq: int) -> None:
+        """The request will not be answered."""
+        sample = self._samples.get(member)
+        if sample is not None and seq >= sample[0]:
+            del self._samples[member]
+
+    def _quorum_ms(self, members: Iterable[int], now_ms: int) -> int | None:
+        """q, None: no majority of ``members`` has answered in this term."""
+        reached_ms = [
+            now_ms if member == self._node_id else self._reached_ms.get(member, -1) for member in members
+        ]
+        reached_ms.sort(reverse=True)
+        found_ms = reached_ms[len(reached_ms) // 2] if reached_ms else -1
+        return found_ms if found_ms >= 0 else None
+
+    # ------------------------------------------------------------------ the log
+
+    def on_applied(self, holdings: tuple[Holding, ...], *, lasts_ms: int, waits_ms: int, now_ms: int) -> None:
+        """The first entry of this term, and all before it, are applied, and the state says this.
+        ``lasts_ms``: how long a lease lasts, on its holder's clock; ``waits_ms``: how long on this one until
+        it is over, whichever leader has granted it."""
+        self._lasts_ms, self._waits_ms = lasts_ms, waits_ms
+        if holdings != self.holdings:
+            self.holdings = holdings
+            self._since_ms = {each: self._since_ms.get(each, now_ms) for each in holdings}
+            self._lost &= {*holdings}
+
+    @property
+    def _named(self) -> Holding | None:
+        return next((each for each in self.holdings if each.is_named), None)
+
+    # ------------------------------------------------------------------ granting
+
+    def grant(self, members: Iterable[int], now_ms: int) -> tuple[int, Grant] | None:
+        """The next grant and the member that it is for; None: there is none to be sent now. ``members``: of
+        the Configuration in force."""
+        named = self._named
+        if named is None or named.member == self._node_id or named in self._lost or self._asked:
+            return None
+        quorum_ms = self._quorum_ms(members, now_ms)
+        if quorum_ms is None:
+            return None
+        self._number += 1
+        self._asked = named.member
+        grant = Grant(
+            term=self.term,
+            number=self._number,
+            answered=self._heard.get(named.member, (0, 0))[0],
+            age_ms=now_ms - quorum_ms,
+            lasts_ms=self._lasts_ms,
+            index=named.index,
+        )
+        return named.member, grant
+
+    def on_grant_answered(self, member: int, number: int, now_ms: int) -> None:
+        """The member has answered this grant, in this term."""
+        if member == self._asked and number == self._number:
+            self._asked = 0
+            self._heard[member] = number, now_ms
+
+    def on_grant_unanswered(self, member: int, number: int) -> None:
+        """This grant will not be answered."""
+        if member == self._asked and number == self._number:
+            self._asked = 0
+
+    def own(self, members: Iterable[int], now_ms: int) -> tuple[int, int] | None:
+        """The leader's own lease, if it is the named member: since which index it is named, and when the
+        lease ends. None: it has none."""
+        named, quorum_ms = self._named, self._quorum_ms(members, now_ms)
+        if named is None or named.member != self._node_id or quorum_ms is None:
+            return None
+        return named.index, quorum_ms + self._lasts_ms
+
+    # ------------------------------------------------------------------ losing
+
+    def lost(self, now_ms: int) -> list[Holding]:
+        """Those to be found lost: an entry says so, which this leader appends now, if at all, and `on_lost`
+        follows."""
+        return [
+            each
+            for each in self.holdings
+            if each.member != self._node_id and each not in self._lost and now_ms >= self._lost_ms(each)
+        ]
+
+    def on_lost(self, holding: Holding) -> None:
+        """The entry is about to be appended in this term. Nothing more is granted for this naming."""
+        self._lost |= {holding}
+
+    def wake_ms(self) -> int | None:
+        """When `lost` has something to say, if nothing comes in before; None: never."""
+        others = [each for each in self.holdings if each.member != self._node_id and each not in self._lost]
+        return min(map(self._lost_ms, others), default=None)
+
+    def _lost_ms(self, holding: Holding) -> int:
+        """A member that is named has the time of a lease to answer for the first time."""
+        since_ms = self._since_ms[holding] if holding.is_named else self._elected_ms
+        _, heard_ms = self._heard.get(holding.member, (0, self._elected_ms))
+        return max(self._elected_ms, since_ms, heard_ms) + self._waits_ms
+
+
+class LeaseHolder:
+    """The named member's side, of one process: a new one has no lease, whatever the log says."""
+
+    def __init__(self) -> None:
+        self._term = 0
+        self._arrived_ms: dict[int, int] = {}  # number → when it arrived, of this term
+        self._newest = 0
+        self._index = 0  # of the naming that the lease is for
+        self._end_ms = 0
+
+    def on_grant(self, grant: Grant, now_ms: int) -> None:
+        """A grant has arrived from the leader of this member's present term; its answer follows. One that is
+        late changes nothing."""
+        if grant.term > self._term:
+            self._term, self._newest, self._arrived_ms = grant.term, 0, {}
+        if grant.term < self._term or grant.number <= self._newest:
+            return
+        self._newest = grant.number
+        kept = grant.answered
+        arrived_ms = self._arrived_ms.get(kept)
+        self._arrived_ms = {grant.number: now_ms}
+        if arrived_ms is None:
+            return
+        self._arrived_ms[kept] = arrived_ms
+        self.extend(grant.index, arrived_ms + grant.lasts_ms - grant.age_ms)
+
+    def extend(self, index: int, end_ms: int) -> None:
+        """There is a lease for who is named since ``index``. That of an earlier naming is over."""
+        if index > self._index:
+            self._index, self._end_ms = index, end_ms
+        elif index == self._index:
+            self._end_ms = max(self._end_ms, end_ms)
+
+    def end_ms(self, index: int) -> int | None:
+        """When the lease ends of the member that is named since ``index``; None: it has none."""
+        return self._end_ms if index == self._index and index else None
