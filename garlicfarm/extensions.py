@@ -6,6 +6,7 @@ PRE_VOTE = "pre-vote"
 TIMEOUT_NOW = "timeout-now"
 READ_INDEX = "read-index"
 LEADER_HINT = "leader-hint"
+LEASE = "lease"
 
-EXTENSIONS = {PRE_VOTE: "1", TIMEOUT_NOW: "1", READ_INDEX: "1", LEADER_HINT: "1"}
+EXTENSIONS = dict.fromkeys((PRE_VOTE, TIMEOUT_NOW, READ_INDEX, LEADER_HINT, LEASE), "1")
 """What members offer each other: name and version."""

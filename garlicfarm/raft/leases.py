@@ -43,6 +43,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from garlicfarm.wire.messages import Grant
+
 
 class Holding(msgspec.Struct, frozen=True):
     """A member that has the role, or has not been released from it. ``index``: since which it is named, or
@@ -51,19 +53,6 @@ class Holding(msgspec.Struct, frozen=True):
     member: int
     index: int
     is_named: bool
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader sends the named member. ``number``: 1 for the first one of the term. ``answered``: the
-    number of the newest one whose answer it has read, 0: none. ``age_ms``: since a majority was reached, at
-    least. ``lasts_ms``: a lease, on the member's clock. ``index``: since which the member is named."""
-
-    term: int
-    number: int
-    answered: int
-    age_ms: int
-    lasts_ms: int
-    index: int
 
 
 class LeaseGranter:

@@ -32,7 +32,8 @@ unknown, so the decoder raises the same error from then on, and the caller close
 Messages that were complete before the error have already been returned.
 
 *Values* other than Application entries have their own pairs: `decode_configuration`,
-`decode_cluster_server`, `decode_log_pack`, `decode_snapshot_sync_request`, each with its ``encode_``.
+`decode_cluster_server`, `decode_log_pack`, `decode_snapshot_sync_request`, `decode_grant`, each with its
+``encode_``.
 The same rule applies: invalid bytes are the peer's fault (`RemoteProtocolError`, with ``what`` and
 ``where``); values that do not fit the wire are our caller's (`LocalProtocolError`).
 
@@ -48,6 +49,7 @@ RemoveServer               exactly one ClusterServer in its short form, the id a
 SyncLog                    exactly one LogPack
 JoinCluster                exactly one Configuration
 InstallSnapshot            exactly one SnapshotSyncRequest
+Lease                      exactly one Grant
 =========================  =======================================================================
 
 Ids are u32 and terms and indexes u64. JRaft's are signed: its −1 is `NO_LEADER` here.
@@ -72,6 +74,7 @@ from garlicfarm.wire.messages import (
     NO_LEADER,
     ClusterServer,
     Configuration,
+    Grant,
     LogEntry,
     LogPack,
     MessageType,
@@ -83,10 +86,12 @@ from garlicfarm.wire.messages import (
 from garlicfarm.wire.values import (
     decode_cluster_server,
     decode_configuration,
+    decode_grant,
     decode_log_pack,
     decode_snapshot_sync_request,
     encode_cluster_server,
     encode_configuration,
+    encode_grant,
     encode_log_pack,
     encode_snapshot_sync_request,
 )
@@ -97,6 +102,7 @@ __all__ = [
     "RECEIVE_BYTES",
     "ClusterServer",
     "Configuration",
+    "Grant",
     "Limits",
     "LogEntry",
     "LogPack",
@@ -110,10 +116,12 @@ __all__ = [
     "ValueType",
     "decode_cluster_server",
     "decode_configuration",
+    "decode_grant",
     "decode_log_pack",
     "decode_snapshot_sync_request",
     "encode_cluster_server",
     "encode_configuration",
+    "encode_grant",
     "encode_log_pack",
     "encode_request",
     "encode_response",

@@ -70,6 +70,7 @@ _RULES: dict[int, _Rule] = {
         _rule(MessageType.PRE_VOTE_REQUEST),
         _rule(MessageType.TIMEOUT_NOW_REQUEST),
         _rule(MessageType.READ_INDEX_REQUEST),
+        _rule(MessageType.LEASE_REQUEST, ValueType.GRANT, single=True),
     )
 }
 _RESPONSES: dict[int, MessageType] = {kind.value: kind for kind in MessageType if kind.value not in _RULES}

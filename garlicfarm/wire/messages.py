@@ -1,4 +1,4 @@
-"""The messages (17, and 6 of extensions) and 5 log values of the Garlic Farm protocol, as plain values.
+"""The messages (17, and 8 of extensions) and 6 log values of the Garlic Farm protocol, as plain values.
 
 Nothing here touches bytes: `garlicfarm.wire.codec` does. Names are the proposal's (proposal 150,
 "Messages"); ids are u32, terms and indexes u64, all non-negative. JRaft prints ids as signed, so its
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import msgspec
 
-from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
+from garlicfarm.extensions import LEASE, PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 
 NO_LEADER = 0xFFFF_FFFF
 """The destination of a response that knows no leader (JRaft's −1)."""
@@ -43,12 +43,15 @@ class MessageType(IntEnum):
     TIMEOUT_NOW_RESPONSE = 29
     READ_INDEX_REQUEST = 30
     READ_INDEX_RESPONSE = 31
+    LEASE_REQUEST = 32
+    LEASE_RESPONSE = 33
 
 
 EXTENSION_OF = {
     MessageType.PRE_VOTE_REQUEST: PRE_VOTE,
     MessageType.TIMEOUT_NOW_REQUEST: TIMEOUT_NOW,
     MessageType.READ_INDEX_REQUEST: READ_INDEX,
+    MessageType.LEASE_REQUEST: LEASE,
 }
 """Each request that is part of an extension, and the extension."""
 
@@ -61,6 +64,7 @@ class ValueType(IntEnum):
     CLUSTER_SERVER = 3
     LOG_PACK = 4
     SNAPSHOT_SYNC_REQUEST = 5
+    GRANT = 6
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
@@ -132,3 +136,17 @@ class SnapshotSyncRequest(msgspec.Struct, frozen=True):
     offset: int
     data: bytes
     done: bool
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader sends the named member in a LeaseRequest (D24). ``term``: of the request. ``number``: 1
+    for the first one of the term. ``answered``: the number of the newest one whose answer it has read, 0:
+    none. ``age_ms``: since it reached a majority, at least. ``lasts_ms``: a lease, on the member's clock.
+    ``index``: since which the member is named."""
+
+    term: int
+    number: int
+    answered: int
+    age_ms: int
+    lasts_ms: int
+    index: int

@@ -16,6 +16,7 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
+    Grant,
     LogEntry,
     LogPack,
     SnapshotSyncRequest,
@@ -31,6 +32,7 @@ _PACK = struct.Struct(">II")
 _PACKED_ENTRY = struct.Struct(">QB")
 _SNAPSHOT = struct.Struct(">QQI")
 _CHUNK = struct.Struct(">QI")
+_GRANT = struct.Struct(">QQQQQ")
 
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's code for RFC 1952
 _STEP = 64 * 1024
@@ -259,3 +261,23 @@ def decode_snapshot_sync_request(data: bytes) -> SnapshotSyncRequest:
         data[chunk_at + _CHUNK.size : -1],
         data[-1] == 1,
     )
+
+
+def encode_grant(grant: Grant) -> bytes:
+    """``number u64 | answered u64 | age_ms u64 | lasts_ms u64 | index u64``; the term is the request's.
+    Raises `LocalProtocolError` for a number beyond its field."""
+    try:
+        return _GRANT.pack(grant.number, grant.answered, grant.age_ms, grant.lasts_ms, grant.index)
+    except struct.error as error:
+        raise LocalProtocolError(f"Grant: a number does not fit its field: {error}") from error
+
+
+def decode_grant(data: bytes, term: int) -> Grant:
+    """The reverse of `encode_grant`, of a request of ``term``. Raises `RemoteProtocolError` for a wrong
+    length, and for an answer to a grant that was not sent before this one."""
+    if len(data) != _GRANT.size:
+        raise RemoteProtocolError(f"{len(data)} bytes instead of {_GRANT.size}", "Grant")
+    number, answered, age_ms, lasts_ms, index = _GRANT.unpack(data)
+    if answered >= number:
+        raise RemoteProtocolError(f"grant {number} says that {answered} was answered", "Grant")
+    return Grant(term=term, number=number, answered=answered, age_ms=age_ms, lasts_ms=lasts_ms, index=index)

@@ -31,7 +31,7 @@ from garlicfarm.wire import (
 )
 from garlicfarm.wire.codec import LARGE_RECEIVE_BYTES, RECEIVE_BYTES
 
-APP, CONF, SERVER, PACK, CHUNK = ValueType
+APP, CONF, SERVER, PACK, CHUNK, GRANT = ValueType
 
 # The tables of docs/reference/protocol.md ("Messages", and D5's extensions) once more: type -> kinds of its
 # entries, and whether exactly one.
@@ -48,8 +48,9 @@ CARRIES: dict[int, tuple[set[ValueType], bool]] = {
     20: (set(), False),
     28: (set(), False),
     30: (set(), False),
+    32: ({GRANT}, True),
 }
-RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17, 21, 29, 31]
+RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17, 21, 29, 31, 33]
 SINGLE = [number for number, (_, single) in CARRIES.items() if single]
 EMPTY = [number for number, (kinds, _) in CARRIES.items() if not kinds]
 
@@ -344,7 +345,7 @@ def test_more_entries_than_allowed_are_refused_though_small() -> None:
 # Bad requests: each is refused with nothing more than the header that shows the fault
 
 
-@pytest.mark.parametrize("number", [0, 18, 19, 22, 32, 71, 255])
+@pytest.mark.parametrize("number", [0, 18, 19, 22, 34, 71, 255])
 def test_request_of_an_unknown_type_is_refused(number: int) -> None:
     assert str(refuse(header(number, 0))) == f"type {number} is unknown (request header)"
 
@@ -459,7 +460,8 @@ def test_entry_of_a_client_is_bounded_by_the_message_alone_so_that_it_can_be_ref
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(3, CONF), (6, SERVER), (8, SERVER), (10, PACK), (12, CONF), (16, CHUNK)]
+    ("number", "kind"),
+    [(3, CONF), (6, SERVER), (8, SERVER), (10, PACK), (12, CONF), (16, CHUNK), (32, GRANT)],
 )
 def test_other_entries_are_bounded_by_the_message_alone(number: int, kind: ValueType) -> None:
     limits = Limits(max_message_bytes=1000, max_entry_bytes=100)
@@ -501,7 +503,8 @@ def test_header_that_promises_4_gib_allocates_nothing(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(3, CONF), (6, SERVER), (8, SERVER), (10, PACK), (12, CONF), (16, CHUNK)]
+    ("number", "kind"),
+    [(3, CONF), (6, SERVER), (8, SERVER), (10, PACK), (12, CONF), (16, CHUNK), (32, GRANT)],
 )
 def test_promise_just_under_the_limit_allocates_nothing(number: int, kind: ValueType) -> None:
     size = 64 * 1024 * 1024 - 45

@@ -151,7 +151,7 @@ def test_vectors_all_together_cover_every_message_and_value_type() -> None:
     entries = [e for vector in GOLDEN for e in vector["fields"].get("logEntries", ())]
     assert len(GOLDEN) == 47
     assert {vector["fields"]["messageType"] for vector in GOLDEN} == {m for m in MessageType if m < 18}
-    assert {entry["valueType"] for entry in entries} == set(ValueType)
+    assert {entry["valueType"] for entry in entries} == {kind for kind in ValueType if kind < 6}
     assert sum(is_h2(vector) for vector in GOLDEN) == 1
     assert sum(len(messages(path)) for path in CONVERSATIONS) == 504
 

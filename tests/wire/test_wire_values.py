@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 from itertools import accumulate
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,16 +17,19 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire import (
     ClusterServer,
     Configuration,
+    Grant,
     LogEntry,
     LogPack,
     SnapshotSyncRequest,
     ValueType,
     decode_cluster_server,
     decode_configuration,
+    decode_grant,
     decode_log_pack,
     decode_snapshot_sync_request,
     encode_cluster_server,
     encode_configuration,
+    encode_grant,
     encode_log_pack,
     encode_snapshot_sync_request,
 )
@@ -387,3 +391,42 @@ def test_snapshot_sync_request_that_is_wrong_is_refused(data: bytes, what: str) 
 def test_encode_snapshot_sync_request_that_is_wrong_is_our_fault(chunk: SnapshotSyncRequest) -> None:
     with pytest.raises(LocalProtocolError):
         encode_snapshot_sync_request(chunk)
+
+
+# Grant
+
+grants = st.builds(
+    Grant,
+    term=u64,
+    number=st.just(2**64 - 1),
+    answered=st.integers(0, 2**64 - 2),
+    age_ms=u64,
+    lasts_ms=u64,
+    index=u64,
+)
+
+
+@given(grants)
+def test_grant_encoded_and_decoded_is_the_same(grant: Grant) -> None:
+    assert decode_grant(encode_grant(grant), grant.term) == grant
+
+
+def test_grant_has_a_fixed_form() -> None:
+    grant = Grant(term=7, number=2, answered=1, age_ms=300, lasts_ms=4950, index=18)
+    assert encode_grant(grant) == struct.pack(">5Q", 2, 1, 300, 4950, 18)
+    with pytest.raises(LocalProtocolError, match="does not fit its field"):
+        encode_grant(msgspec.structs.replace(grant, index=2**64))
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (bytes(39), "39 bytes instead of 40"),
+        (bytes(41), "41 bytes instead of 40"),
+        (struct.pack(">5Q", 2, 2, 0, 0, 0), "grant 2 says that 2 was answered"),
+        (bytes(40), "grant 0 says that 0 was answered"),
+    ],
+)
+def test_grant_that_is_wrong_is_refused(data: bytes, what: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=what):
+        decode_grant(data, 7)
