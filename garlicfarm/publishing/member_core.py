@@ -10,8 +10,8 @@ publishers cannot wait for the next status: that this member can no longer publi
 go, that it publishes, with the LeaseSet that its predecessor passes on to its clients, and that it is
 drained.
 
-Each part is a table of named states: `publisher_core.STATES` for each publisher, `offer.STATES`,
-`status_turns.STATES` and `ending.STATES`.
+Each part is a table of named states: `publisher_core.STATES` and `doubt.STATES` for each publisher,
+`offer.STATES`, `status_turns.STATES` and `ending.STATES`.
 
 Source: docs/reference/protocol.md, D19, D22 and "The common algorithm", points 3 and 6.
 """

@@ -9,9 +9,7 @@ A plugin that fails never hurts another one or the node: it is tried again. One 
 left, which ends what it has opened. One that has stopped may still serve its clients; it is told who
 publishes next once that is known.
 
-*Doubt.* A plugin that was left while a router may have published for it, or that has not confirmed yet that
-nothing of an earlier process is published, is waited for as long as the farm waits for a dead node: a lease.
-A doubt that is over does not come back when leases become longer.
+What a plugin that was left, or an earlier process, may have left behind is a *doubt*: `doubt.STATES`.
 
 Times are ms of the clock of leases, which counts the time while the machine is suspended.
 
@@ -27,6 +25,7 @@ import msgspec
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.lease_set import MetaLease
+from garlicfarm.publishing.doubt import Doubt
 from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
 
 State = Literal[
@@ -326,9 +325,7 @@ class PublisherCore:
         self.notes: list[Note] = []
         self.changes = 0
         self._calls = 0
-        self._has_confirmed = False
-        self._doubted_since_ms: int | None = now_ms
-        self._is_waited_for = True  # the doubt has not lasted long enough
+        self._doubt = Doubt(now_ms)
         self._has_failed = False  # since it was published last, or had the role anew
         self._again_ms = now_ms  # when to enter, to get ready, or to publish again
         self._check_ms = now_ms
@@ -348,7 +345,7 @@ class PublisherCore:
     @property
     def is_exposed(self) -> bool:
         """Whether a router may publish for this member, so that others have to wait."""
-        return self.row.is_exposed or (self._doubted_since_ms is not None and self._is_waited_for)
+        return self.row.is_exposed or self._doubt.row.is_waited_for
 
     def problems(self) -> list[str]:
         """Why it does not do its work, one sentence each."""
@@ -363,17 +360,16 @@ class PublisherCore:
             return
         event: Event = "done"
         if call.task == "enter":
-            is_in_doubt = self._has_confirmed and self._doubted_since_ms is not None
-            event = "entered in doubt" if is_in_doubt else "entered"
+            event = "entered in doubt" if self._doubt.row.is_own else "entered"
         elif call.task == "standby":
-            self._confirm()
+            self._doubt.confirm()
             self.problem, self._check_ms = "", now_ms + CHECK_MS
         elif call.task == "publish" and call.order is not None and published is not None:
             self._on_published(call.order, published, now_ms)
         elif call.task == "retire":
             if self.state == "retiring" and self.published is not None:
                 self._note("not-publishing")
-            self._confirm()
+            self._doubt.confirm()
         elif call.task == "announce":
             self._note("successor-announced")
         self._go(event, now_ms, role)
@@ -424,9 +420,7 @@ class PublisherCore:
 
     def step(self, now_ms: int, role: Role) -> None:
         """Do all that is due."""
-        since_ms = self._doubted_since_ms
-        if since_ms is not None and now_ms >= since_ms + role.doubt_ms:
-            self._is_waited_for = False
+        self._doubt.step(now_ms, role.doubt_ms)
         for _ in STATES:
             if (event := self._due(now_ms, role)) is None:
                 return
@@ -439,8 +433,7 @@ class PublisherCore:
         """When it may have something to do, if nothing comes in; some of it may be past."""
         found = [self._check_ms, self._again_ms]
         found += [self._published_ms + age_ms for age_ms in (FORCED_MS, REPUBLISH_MS, self._half_life_ms)]
-        if self._doubted_since_ms is not None:
-            found.append(self._doubted_since_ms + role.doubt_ms)
+        found += self._doubt.wake_ms(role.doubt_ms)
         if self.call is not None and self.call.deadline_ms is not None:
             found.append(self.call.deadline_ms)
         if role.lease_end_ms is not None:
@@ -454,7 +447,7 @@ class PublisherCore:
         may_publish = role.is_due and left_ms > self._retire_ms(role)
         is_again = now_ms >= self._again_ms
         found: tuple[tuple[bool, Event], ...] = (
-            (not left_ms and self._doubted_since_ms is None, "lease over"),
+            (not left_ms and self._doubt.state == "none", "lease over"),
             (deadline_ms is not None and now_ms >= deadline_ms, "late"),
             (not may_publish, "no role"),
             (may_publish and is_again, "role after a failure" if self._has_failed else "role"),
@@ -525,7 +518,7 @@ class PublisherCore:
         if task in ("enter", "standby"):
             return now_ms + STANDBY_TIMEOUT_MS
         left_ms = _left_ms(now_ms, role)
-        is_bound = task == "retire" and self._doubted_since_ms is None  # by the lease
+        is_bound = task == "retire" and self._doubt.state == "none"  # by the lease
         return now_ms + (min(self._retire_ms(role), left_ms) if is_bound else self._retire_ms(role))
 
     def _on_published(self, order: PublishOrder, published: Published, now_ms: int) -> None:
@@ -556,18 +549,14 @@ class PublisherCore:
         self._warn("publish-failed", cause)
 
     def _on_leaving(self, was: State, event: Event, now_ms: int) -> None:
-        if STATES[was].is_exposed and self._doubted_since_ms is None:
-            self._doubted_since_ms, self._is_waited_for = now_ms, True
+        if STATES[was].is_exposed:
+            self._doubt.leave(now_ms)
         if event == "lease over":
             self._warn("publisher-left", "the lease is over")
         elif event in ("refused", "late") and STATES[was].task == "retire":
             self._warn("publisher-left", "it did not stop in time" if event == "late" else self.problem)
         self._check_ms, self._successor, self.published = now_ms, None, None
         self.status = PublisherStatus(is_publishing=False)
-
-    def _confirm(self) -> None:
-        """Nothing is published for this member any more, and that is certain."""
-        self._doubted_since_ms, self._has_confirmed = None, True
 
     def _note(self, event: str, **fields: object) -> None:
         self.notes.append(Note(event, fields, is_warning=False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from garlicfarm.publishing import ending, offer, publisher_core, status_turns
+from garlicfarm.publishing import doubt, ending, offer, publisher_core, status_turns
 from tests.project.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "publishing-states.md"
@@ -28,10 +28,18 @@ def render() -> str:
                         state,
                         row.task or "",
                         row.shown,
-                        *("yes" if each else "" for each in (row.is_ready, row.is_exposed, row.reports)),
+                        *_marks(row.is_ready, row.is_exposed, row.reports),
                         _next(row.next),
                     ]
                     for state, row in rows.items()
+                ),
+            ),
+            "## The doubt of a publisher\n",
+            _table(
+                ["state", "waited for", "own", "next"],
+                (
+                    [state, *_marks(each.is_waited_for, each.is_own), _next(each.next)]
+                    for state, each in doubt.STATES.items()
                 ),
             ),
             "## Whether it offers itself\n",
@@ -46,6 +54,10 @@ def render() -> str:
 
 def _states(states: Any) -> str:
     return _table(["state", "next"], ([state, _next(following)] for state, following in states.items()))
+
+
+def _marks(*flags: bool) -> list[str]:
+    return ["yes" if flag else "" for flag in flags]
 
 
 def _next(following: Mapping[Any, str]) -> str:

@@ -7,12 +7,14 @@ from typing import Any, get_args
 
 import pytest
 
-from garlicfarm.publishing import ending, offer, publisher_core, status_turns
+from garlicfarm.publishing import doubt, ending, offer, publisher_core, status_turns
 
 Table = Mapping[Any, Mapping[Any, str]]
 PUBLISHER: Table = {state: row.next for state, row in publisher_core.STATES.items()}
+DOUBT: Table = {state: row.next for state, row in doubt.STATES.items()}
 TABLES: dict[Any, tuple[Table, str]] = {
     publisher_core: (PUBLISHER, ""),
+    doubt: (DOUBT, ""),
     offer: (offer.STATES, ""),
     status_turns: (status_turns.STATES, ""),
     ending: (ending.STATES, "over"),
@@ -55,6 +57,16 @@ def test_what_a_router_may_publish_is_not_forgotten() -> None:
             assert publisher_core.STATES[following].is_exposed or is_confirmed or following == "leaving", (
                 state
             )
+
+
+def test_doubt_ends_only_when_the_plugin_has_confirmed() -> None:
+    """Time lets others go on; it does not make certain that nothing is published, nor whose that was."""
+    for state, row in doubt.STATES.items():
+        leads_to_none = {event for event, following in row.next.items() if following == "none"}
+        assert leads_to_none == (set() if state == "none" else {"confirmed"}), state
+        if row.is_waited_for:
+            over = doubt.STATES[row.next["over"]]
+            assert (over.is_waited_for, over.is_own) == (False, row.is_own), state
 
 
 def test_each_call_has_an_end() -> None:
