@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,12 +22,11 @@ async def test_publisher_that_is_stopped_ends_when_its_successor_publishes(
     leads: bool, farm: ServiceFarm
 ) -> None:
     first = await farm.publisher()
-    if leads and await farm.nodes.leader() != first:
-        view: Any = farm.nodes.node(await farm.nodes.leader()).farms["farm"]
-        await view.step_down(first, "alice")
-    begun = len(farm.calls)
-    index = farm.nodes.replica(first).applied_index
     others = [node_id for node_id in farm.services if node_id != first]
+    begun = len(farm.calls)
+    await farm.lead(first if leads else others[0])
+    assert farm.nodes.replica(first).is_leader is leads
+    index = farm.nodes.replica(first).applied_index
     await farm.nodes.stop(first)
     second = farm.fold(others[0]).publisher
     assert farm.calls[begun:] == [(first, "retire"), (second, "publish"), (first, "announce")]

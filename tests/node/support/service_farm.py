@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.i2p.lease_set import decode_lease_set
 from garlicfarm.node.publisher import PublisherApplication, application
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
@@ -88,6 +89,13 @@ class ServiceFarm:
         (found,) = publishing()
         return found
 
+    async def lead(self, node_id: int) -> None:
+        """Have that member lead; it does at the moment of the return."""
+        while (leader := await self.nodes.leader()) != node_id:
+            view: Any = self.nodes.node(leader).farms["farm"]
+            with suppress(NotLeader, ProposalDropped, NoQuorum):  # an election came between
+                await view.step_down(node_id, "alice")
+
     def statuses(self, author: int, after: int, of: int = 1) -> list[dict[str, Any]]:
         """Those of ``author`` above an index, in the log of the node ``of``."""
         replica = self.nodes.replica(of)
@@ -98,8 +106,14 @@ class ServiceFarm:
         return [each for each in documents if "admin" not in each["config"] and each["id"] == author]
 
     async def override(self, member: int, mode: str) -> None:
+        await self._order("override", {"member": member, "mode": mode})
+
+    async def set_interval(self, ms: int) -> None:
+        await self._order("interval", {"ms": ms})
+
+    async def _order(self, kind: str, fields: dict[str, Any]) -> None:
         view: Any = self.nodes.node(min(self.nodes.running)).farms["farm"]
-        await view.administer("override", {"member": member, "mode": mode}, "alice")
+        await view.administer(kind, fields, "alice")
 
 
 @asynccontextmanager
@@ -117,8 +131,7 @@ async def service_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
     members = {n: member(router={"plugin": "simulated", "seed": n}, **tables) for n in (1, 2, 3)}
     async with cluster(tmp_path, 3, members=members, application="publisher") as nodes:
         await nodes.leader()
-        view: Any = nodes.node(1).farms["farm"]
-        await view.administer("interval", {"ms": INTERVAL_MS}, "alice")
         farm = ServiceFarm(nodes, services, calls)
+        await farm.set_interval(INTERVAL_MS)
         await wait_until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
         yield farm
