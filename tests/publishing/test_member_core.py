@@ -285,6 +285,46 @@ def test_reports_what_its_publisher_does_from_standby_to_retirement() -> None:
     assert bench.tasks == ["enter", "standby", "publish", "retire", "standby"]
 
 
+def test_named_member_reports_that_it_publishes_while_it_publishes_anew_or_stops() -> None:
+    """Its lease may run out while it is named; the router may have it until the plugin has confirmed."""
+    bench = publishing()
+    bench.hangs = "publish"
+    bench.farm.publish_index = 12
+    bench.sleep(20)
+    assert (bench.states, bench.core.publishing) == (["renewing"], True)
+    bench.hangs, bench.farm.due_since = "retire", None
+    bench.settle()
+    assert (bench.states, bench.core.publishing) == (["retiring"], True)
+    assert bench.core.news() == frozenset()
+
+
+def test_named_member_whose_attempts_fail_goes_on_and_reports_that_it_does_not_publish() -> None:
+    """The farm passes it over after R such statuses; it can publish all the same."""
+    bench = Bench(traits())
+    bench.hangs = "publish"
+    bench.settle()
+    assert (bench.states, bench.core.publishing) == (["starting"], True)
+    own = bench.core.publishers[0]
+    assert own.call is not None
+    bench.core.on_refused(own, own.call.number, bench.now, "no tunnels")
+    assert (bench.states, bench.core.publishing) == (["failed"], False)
+    bench.sleep(5)
+    assert (bench.states, bench.core.publishing) == (["retrying"], False)
+    assert bench.core.news() == frozenset()
+
+
+def test_member_whose_plugin_is_not_ready_withdraws_before_that_has_stopped() -> None:
+    bench = publishing()
+    bench.hangs = "retire"
+    bench.say(is_publishing=False, is_ready=False)
+    assert (bench.states, bench.core.publishing) == (["withdrawing"], None)
+    assert bench.core.news() == {("withdrawn", 1)}
+    bench.farm.publisher, bench.farm.taken = 2, 10
+    bench.settle()
+    assert bench.core.publishing is True
+    assert bench.core.news() == {("withdrawn", 1)}  # it has not let go
+
+
 def test_node_without_publishers_reports_none_and_nothing_published() -> None:
     bench = Bench()
     bench.sleep(1)

@@ -155,15 +155,82 @@ def test_attempt_ends_with_the_role_and_is_retired() -> None:
     assert not bench.is_exposed
 
 
+def during(state: str) -> Bench:
+    """One with the role: its first publication is renewed, or its first attempt has failed or is repeated."""
+    trouble = {
+        "publishing": (),
+        "renewing": (None, HANG),
+        "failed": ("refused",),
+        "retrying": ("refused", HANG),
+    }
+    bench = Bench(None, *trouble[state], is_due=True)
+    if state == "renewing":
+        bench.role.listed = ("b",)
+        bench.sleep(60)
+    elif state == "retrying":
+        bench.sleep(5)
+    assert bench.state == state
+    bench.done()
+    return bench
+
+
+@pytest.mark.parametrize("state", ["publishing", "renewing", "failed", "retrying"])
+def test_whatever_an_attempt_has_come_to_is_retired_when_the_role_goes(state: str) -> None:
+    bench = during(state)
+    assert bench.is_exposed
+    bench.role.is_due = False
+    bench.sleep(0)
+    assert bench.done() == ["retire", "standby"]
+    assert (bench.state, bench.is_exposed) == ("standby", False)
+
+
+@pytest.mark.parametrize("end", ["role", "router"])
+def test_failure_is_forgotten_when_the_role_has_gone(end: str) -> None:
+    """A member that is named again reports that it publishes from its first attempt on, or would be passed
+    over while that goes on."""
+    bench = during("failed")
+    if end == "router":
+        bench.trouble = [None, "the router is gone"]
+        bench.say(is_publishing=False, is_ready=False)
+        assert bench.state == "not ready"
+    bench.role.is_due = False
+    bench.sleep(60)
+    bench.trouble, bench.role.is_due = [HANG], True
+    bench.sleep(1)
+    assert (bench.state, bench.core.row.reports) == ("starting", True)
+
+
+def test_order_that_could_not_be_made_is_forgotten_when_the_role_has_gone() -> None:
+    bench = Bench(is_due=True, cannot_order="no such date")
+    bench.sleep(1)
+    bench.role.is_due, bench.role.cannot_order = False, ""
+    bench.sleep(5)
+    bench.trouble, bench.role.is_due = [HANG], True
+    bench.sleep(1)
+    assert bench.state == "starting"
+
+
+def test_attempt_that_is_never_answered_ends() -> None:
+    for state in "starting", "renewing", "retrying":
+        bench = Bench(None, HANG, is_due=True) if state == "starting" else during(state)
+        call = bench.core.call
+        assert call is not None
+        assert (bench.state, call.task, call.deadline_ms) == (state, "publish", bench.now_ms + 120_000)
+        bench.sleep(119)
+        assert bench.state == state
+        bench.done()
+        bench.sleep(1)
+        assert bench.done() == ["retire", "standby"]
+
+
 def test_failing_attempts_are_repeated_and_do_not_count_as_starting() -> None:
     bench = Bench(None, "refused", HANG, None, None, "refused", is_due=True)
     bench.sleep(4)
     assert (bench.state, bench.core.problem) == ("failed", "refused")
+    assert (bench.core.row.is_ready, bench.core.row.reports) == (True, False)
     bench.sleep(20)
-    assert (bench.state, bench.core.row.reports) == (
-        "retrying",
-        False,
-    )  # the farm is told that it does not publish
+    assert (bench.state, bench.core.row.is_ready) == ("retrying", True)
+    assert not bench.core.row.reports  # the farm is told that it does not publish
     bench.sleep(120)
     # An attempt that ran out of time is stopped before the next one.
     assert bench.calls[1:] == [
@@ -192,17 +259,33 @@ def test_order_that_cannot_be_made_is_a_problem_and_is_made_later() -> None:
     assert bench.is_exposed  # what it published before may stand
 
 
-@pytest.mark.parametrize("task", ["publishing", "renewing"])
-def test_publication_that_is_lost_is_stopped_and_published_anew(task: str) -> None:
-    bench = Bench(is_due=True)
-    if task == "renewing":
-        bench.role.listed, bench.trouble = ("b",), [HANG]
-    bench.sleep(60)
-    assert bench.state == task
-    bench.done()
+@pytest.mark.parametrize("state", ["publishing", "renewing"])
+def test_publication_that_is_lost_is_stopped_and_published_anew(state: str) -> None:
+    bench = during(state)
     bench.say(is_publishing=False)
     assert bench.done() == ["retire", "standby", "publish"]
     assert bench.logged[-2:] == ["publication-lost", "publishing"]
+
+
+@pytest.mark.parametrize("state", ["publishing", "renewing", "failed", "retrying"])
+def test_plugin_that_is_not_ready_stops_and_is_not_ready_whatever_it_does(state: str) -> None:
+    """Its node withdraws at once, while it stops, since another member has to be named."""
+    bench = during(state)
+    bench.trouble = [HANG, "the router is gone"]
+    bench.say(is_publishing=False, is_ready=False)
+    assert (bench.done(), bench.core.row.is_ready, bench.is_exposed) == (["retire"], False, True)
+    bench.sleep(5)
+    assert bench.done() == ["leave"]  # it has not stopped in time
+
+
+@pytest.mark.parametrize("state", ["standby", "checking"])
+def test_plugin_on_standby_that_is_not_ready_gets_ready_again(state: str) -> None:
+    bench = Bench(None, HANG)
+    bench.sleep(30 if state == "checking" else 1)
+    assert bench.state == state
+    bench.trouble = [HANG]
+    bench.say(is_ready=False)
+    assert (bench.state, bench.core.row.is_ready) == ("preparing", False)
 
 
 def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back() -> None:
@@ -243,22 +326,44 @@ def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lost() -
     assert bench.state == "not ready"
 
 
-@pytest.mark.parametrize("state", ["retired", "checking"])
-def test_role_that_comes_while_it_gets_ready_again_is_not_kept_waiting(state: str) -> None:
+def waiting(state: str) -> Bench:
+    """One on standby that is asked something that it does not answer."""
     bench = Bench()
-    if state == "retired":
-        bench.role.is_due = True
-        bench.settle()
-        bench.role.is_due, bench.trouble = False, [None, HANG]
-        bench.settle()
-    else:
+    if state == "checking":
         bench.trouble = [HANG]
         bench.sleep(30)
-    assert bench.state == state
+    else:
+        bench.role.is_due = True
+        bench.settle()
+        bench.role.is_due, bench.trouble = False, [None, HANG] if state == "retired" else []
+        bench.settle()
+    if state == "announcing":
+        bench.trouble = [HANG]
+        bench.core.announce(b"successor")
+        bench.settle()
+    assert (bench.state, bench.core.row.is_ready) == (state, True)
+    bench.done()
+    return bench
+
+
+@pytest.mark.parametrize("state", ["checking", "retired", "announcing"])
+def test_role_that_comes_while_it_is_asked_something_else_is_not_kept_waiting(state: str) -> None:
+    bench = waiting(state)
     bench.role.is_due = True
     bench.settle()
-    assert bench.done()[-2:] == ["standby", "publish"]
+    assert bench.done() == ["publish"]
     assert bench.state == "publishing"
+
+
+@pytest.mark.parametrize("state", ["checking", "retired", "announcing"])
+def test_order_that_cannot_be_made_meanwhile_is_made_as_soon_as_it_can(state: str) -> None:
+    bench = waiting(state)
+    bench.role.is_due, bench.role.cannot_order = True, "no such date"
+    bench.settle()
+    assert (bench.state, bench.core.problem, bench.done()) == (state, "no such date", [])
+    bench.role.cannot_order = ""
+    bench.sleep(5)
+    assert bench.done() == ["publish"]
 
 
 def test_answer_to_a_call_that_is_over_is_not_heard() -> None:

@@ -48,6 +48,22 @@ def test_what_a_router_may_publish_ends_with_a_defect_the_lease_or_the_node() ->
             assert (row.next["defect"], row.next["node ends"]) == ("leaving", "leaving"), state
 
 
+def test_word_in_the_farms_status_is_what_it_does() -> None:
+    states = publisher_core.STATES
+    published = {row.next["done"] for row in states.values() if row.task == "publish"}
+    renewed = {row.next["renew"] for row in states.values() if "renew" in row.next}
+    for state, row in states.items():
+        if not (row.is_ready or row.is_exposed):
+            word = "not ready"
+        elif not row.is_exposed:
+            word = "standby"
+        elif row.task == "retire":
+            word = "retiring"
+        else:
+            word = "publishing" if state in published | renewed else "starting"
+        assert row.shown == word, state
+
+
 def test_what_a_router_may_publish_is_not_forgotten() -> None:
     """An exposed state is followed by another one, unless the plugin has confirmed that it stopped, or is
     left, which is doubt."""
