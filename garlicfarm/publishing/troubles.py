@@ -10,7 +10,9 @@ start. A member is configured to publish if its newest status has ``meta.publish
 for `STARTING_MS` the date of what it published last has been further behind farm time than the lifetime in
 force when that was new. (A publisher that names no LeaseSet, such as ``sam``, may leave it to its router to
 publish again, and its date may stay.) By the publishers of the node that is asked: what it publishes expired
-`MOST_SKEW_MS` ago, in which the clock of a router may differ.
+`MOST_SKEW_MS` ago, in which the clock of a router may differ. Both are known of ``i2cp`` only: SAM does not
+say until when the router's LeaseSets last, and ``hooks`` not what its commands do. Where such a publisher
+fails to publish again, nothing is published, as above.
 
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
