@@ -12,6 +12,10 @@ publish again until then; afterwards a new one is opened, with a new encryption 
 or dies is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it
 has tunnels.
 
+A process that was stopped finds all its timers over when it goes on, and another member may publish since
+long. So the task that sends waits then, until the node has looked whether it still has the role: what it
+published would be the newest, and its session ends.
+
 Peers' messages pass in both directions beside that. What is to be sent is queued, up to a number of messages;
 the streams keep the rest until there is room. What comes while there is no session is dropped and counted:
 streaming sends it again.
@@ -45,6 +49,8 @@ from garlicfarm_plugin_i2cp.session import (
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16
+LATE_S = 1.0
+"""The task that sends is never so late unless its process was stopped, or the machine is overloaded."""
 
 
 class Clients(Protocol):
@@ -268,16 +274,20 @@ class ServiceKeeper:
                 self._wake.set()
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
+        wake_s = math.inf
         while trio.current_time() < session.drained_s:
             await trio.lowlevel.checkpoint_if_cancelled()  # before it takes what would be lost then
+            if trio.current_time() > wake_s + LATE_S:
+                await trio.sleep(LATE_S)
             self._wake = trio.Event()
             if self._order is not None:
                 session.publish(self._order, trio.current_time())
             session.advance(trio.current_time())
+            wake_s = min(session.wake_s, session.drained_s)
             if messages := session.take_messages() or self._take_batch():
                 await connection.send(*messages)
                 continue
-            with trio.move_on_at(min(session.wake_s, session.drained_s)):
+            with trio.move_on_at(wake_s):
                 await self._wake.wait()
         self._renewal_end_s = trio.current_time() + PATIENCE_S
         if self._order is None:
