@@ -376,6 +376,10 @@ def test_answer_to_a_call_that_is_over_is_not_heard() -> None:
     bench.core.on_done(call.number, 0, bench.role, Published(published_ms=0))
     bench.core.on_refused(call.number, 0, bench.role, "too late")
     assert (bench.state, bench.core.published, bench.core.problem) == ("retiring", None, "")
+    bench.sleep(10)  # it was left, and is on standby: there is no call at all
+    bench.core.on_done(call.number, 0, bench.role, Published(published_ms=0))
+    bench.core.on_refused(call.number, 0, bench.role, "too late")
+    assert (bench.state, bench.core.published, bench.core.problem) == ("standby", None, "")
 
 
 # The successor's LeaseSet
@@ -442,6 +446,23 @@ def test_in_doubt_for_a_lease_until_the_first_standby_has_confirmed() -> None:
     bench.sleep(1)
     assert not bench.is_exposed
     assert not Bench().is_exposed
+
+
+class NeverEntered(Bench):
+    def answer(self, call: Call) -> None:
+        if call.task != "enter":
+            super().answer(call)
+
+
+def test_plugin_that_cannot_be_entered_in_time_is_left_and_entered_again() -> None:
+    bench = NeverEntered(is_due=True)
+    bench.sleep(59)
+    assert (bench.state, bench.done()) == ("entering", [])
+    bench.sleep(1)
+    assert (bench.state, bench.done()) == ("outside", ["leave"])
+    assert bench.core.problem == "it could not be started: not in time"
+    bench.sleep(5)
+    assert (bench.state, bench.done()) == ("entering", [])
 
 
 @pytest.mark.parametrize("is_publishing", [True, False])
