@@ -89,7 +89,7 @@ async def test_drain_where_no_other_member_can_publish_says_so_and_waits_for_one
     assert farm.services[first].order is not None
     assert farm.nodes.node(first).draining.is_drained
 
-    # A member offers itself again once it could publish for R intervals.
+    # That a member can publish again is no news: its next status in turn says so.
     await farm.set_interval(2000)
     said: list[str] = []
     async with trio.open_nursery() as nursery:
