@@ -153,6 +153,7 @@ def test_attempt_ends_with_the_role_and_is_retired() -> None:
     bench.sleep(0)
     assert bench.done() == ["standby", "publish", "retire", "standby"]
     assert not bench.is_exposed
+    assert bench.logged == []  # it has published nothing
 
 
 def during(state: str) -> Bench:
@@ -476,6 +477,14 @@ def test_defect_costs_the_plugin_and_it_is_entered_again(is_publishing: bool) ->
     bench.sleep(1)
     assert bench.done() == (["retire", "standby", "publish"] if is_publishing else ["standby"])
     assert "publisher-failed" in bench.logged
+
+
+def test_doubt_ends_as_soon_as_the_plugin_has_retired() -> None:
+    bench = Bench(is_due=True)
+    bench.core.on_defect(0, bench.role, "ZeroDivisionError: a defect")
+    bench.trouble = [None, HANG]
+    bench.sleep(5)
+    assert (bench.state, bench.is_exposed) == ("preparing", False)
 
 
 class Drawn(Bench):
