@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from garlicfarm.publishing.orders import Published
+from garlicfarm.publishing.orders import Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import STATES, Call
 from tests.publishing.publisher_bench import HANG, LEASE_S, Bench
 
@@ -275,6 +275,7 @@ def test_plugin_that_is_not_ready_stops_and_is_not_ready_whatever_it_does(state:
     bench.trouble = [HANG, "the router is gone"]
     bench.say(is_publishing=False, is_ready=False)
     assert (bench.done(), bench.core.row.is_ready, bench.is_exposed) == (["retire"], False, True)
+    assert bench.core.problem == "for no known reason"
     bench.sleep(5)
     assert bench.done() == ["leave"]  # it has not stopped in time
 
@@ -285,8 +286,37 @@ def test_plugin_on_standby_that_is_not_ready_gets_ready_again(state: str) -> Non
     bench.sleep(30 if state == "checking" else 1)
     assert bench.state == state
     bench.trouble = [HANG]
-    bench.say(is_ready=False)
+    bench.say(is_ready=False, problems=("the router is gone", "it hangs"))
     assert (bench.state, bench.core.row.is_ready) == ("preparing", False)
+    assert bench.core.problem == "the router is gone; it hangs"
+
+
+@pytest.mark.parametrize("state", ["standby", "publishing", "renewing", "failed", "retrying"])
+def test_status_of_a_plugin_that_is_well_changes_nothing(state: str) -> None:
+    bench = Bench() if state == "standby" else during(state)
+    changes = bench.core.changes
+    bench.say()
+    assert (bench.state, bench.core.changes) == (state, changes)
+
+
+def test_status_that_was_asked_for_before_the_state_changed_is_not_judged() -> None:
+    """It says that nothing is published, which was right then."""
+    bench = Bench()
+    asked = bench.core.changes
+    bench.role.is_due = True
+    bench.settle()
+    status = PublisherStatus(is_publishing=False)
+    bench.core.on_status(asked, status, None, bench.now_ms, bench.role)
+    assert (bench.state, bench.core.problem) == ("publishing", "")
+    bench.core.on_status(bench.core.changes, status, None, bench.now_ms, bench.role)
+    assert bench.state == "withdrawing"
+
+
+def test_it_is_to_be_asked_again_when_it_may_publish_anew_and_when_its_doubt_is_over() -> None:
+    bench = Bench(HANG)
+    assert LEASE_S * 1000 in bench.core.wake_ms(bench.role)
+    bench = Bench(is_due=True)
+    assert {20_000, 60_000, 1_800_000} <= set(bench.core.wake_ms(bench.role))
 
 
 def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back() -> None:
@@ -322,7 +352,8 @@ def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lost() -
     bench.role.is_due = False
     bench.sleep(1)
     bench.say(is_ready=False)
-    assert (bench.state, bench.core.row.is_ready) == ("retired", True)
+    assert (bench.state, bench.core.row.is_ready, bench.core.problem) == ("retired", True, "")
+    assert bench.core.published is not None
     bench.sleep(60)  # too long
     assert bench.state == "not ready"
 
