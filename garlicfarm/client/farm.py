@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import trio
 
@@ -20,6 +22,7 @@ from garlicfarm.errors import (
     AuthError,
     ConfigError,
     EntryRefused,
+    GarlicFarmError,
     NoQuorum,
     OutcomeUnknown,
     PluginError,
@@ -40,7 +43,12 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, V
 
 REDIRECT_PAUSE_S = 0.05
 PATIENCE = 0.05
-"""The share of a post's time after which another server is asked where no connection is up yet"""
+"""The share of a post's time after which another server is asked where no connection is up yet, or asked who
+leads where one is up and silent"""
+ROUND_TRIPS = 3
+"""A server is not called silent sooner than that many of its quickest answers take"""
+QUESTIONS = 5
+"""So many questions who leads are asked in the time after which the first one is"""
 MAX_SERVERS = 64
 MAX_ENTRY_BYTES = Limits().max_entry_bytes
 MAX_MESSAGE_BYTES = 1 << 20
@@ -52,6 +60,11 @@ class FarmClient:
     at a time: their requests share one connection, and simultaneous ones one write.
 
     ``follow(id, endpoint)`` is called with the leader; it adds it to ``rpc_clients``.
+
+    A server that owes an answer and is silent may be slow, or its process may be stopped. So `_watch` asks
+    the others, one at a time, who leads. Only one that says of itself that it leads, in a later term than the
+    silent one's last answer, proves that the silent one leads no more: what waits for that one then ends as
+    `OutcomeUnknown`. While there is no such server there is no better one to wait for.
     """
 
     def __init__(
@@ -65,6 +78,7 @@ class FarmClient:
         self._timeout_s = timeout_s
         self._target = next(iter(rpc_clients))
         self._sent_on = False  # a leader named in a 101 was tried since the last post succeeded
+        self._committed = (self._target, 0)  # where the last post was, and in which term
 
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
         """Append entries, all or nothing; (index, term) of the last one after their commit.
@@ -92,6 +106,7 @@ class FarmClient:
             else:
                 if response.accepted:
                     self._sent_on = False
+                    self._committed = target, response.term
                     return response.next_index - 1, response.term
                 self._redirected(target, response)
             if trio.current_time() + REDIRECT_PAUSE_S >= deadline:
@@ -110,25 +125,76 @@ class FarmClient:
                     raise EntryRefused("", "refused by the application")
                 case reason:
                     raise ProposalDropped(reason)
-        for server in response.hint.servers if response.hint is not None else ():
-            if server.id == response.destination:
-                self._follow(server.id, server.endpoint)
-        if response.destination in self._rpc_clients and response.destination != asked:
-            self._target = response.destination
+        leader = self._named(response)
+        if leader not in (None, asked):
+            self._target = leader
         else:
             self._turn(asked)
 
+    def _named(self, response: Response) -> int | None:
+        """The leader that an answer names; None if it cannot be asked."""
+        for server in response.hint.servers if response.hint is not None else ():
+            if server.id == response.destination:
+                self._follow(server.id, server.endpoint)
+        return response.destination if response.destination in self._rpc_clients else None
+
+    async def _watch(self) -> NoReturn:
+        """Leave a silent server once another one leads."""
+        turn = self._target
+        named: int | None = None  # the leader that the last one in turn named
+        while True:
+            target, now = self._target, trio.current_time()
+            silent, patience_s = self._rpc_clients[target], self._patience_s(target)
+            since = silent.silent_since
+            if since is None or now < since + patience_s:
+                await trio.sleep_until((now if since is None else since) + patience_s)
+                continue
+            others = sorted(self._rpc_clients.keys() - {target})
+            if not others:
+                await trio.sleep(patience_s)
+                continue
+            asked, named = named, None
+            follows = asked in others
+            if asked is None or not follows:
+                asked = turn = next((server for server in others if server > turn), others[0])
+            leader, term = await self._who_leads(asked, now + (now - since))
+            if leader == asked and self._is_later(target, term) and silent.silent_since == since:
+                if self._target == target:
+                    self._target = asked
+                silent.give_up(f"member {target} is silent, and member {asked} leads")
+            elif not follows:
+                named = leader
+            await trio.sleep(REDIRECT_PAUSE_S if named in others else patience_s / QUESTIONS)
+
+    def _patience_s(self, server: int) -> float:
+        """How long this server may owe an answer before the others are asked who leads."""
+        rtt_s = self._rpc_clients[server].least_rtt_s
+        return max(PATIENCE * self._timeout_s, 0.0 if math.isinf(rtt_s) else ROUND_TRIPS * rtt_s)
+
+    async def _who_leads(self, asked: int, deadline: float) -> tuple[int | None, int]:
+        """The leader according to this server, and its term; (None, 0): it names none that can be asked."""
+        try:
+            response = await self._rpc_clients[asked].call(_WHO_LEADS, deadline)
+        except (GarlicFarmError, trio.TooSlowError):
+            return None, 0
+        return self._named(response), response.term
+
+    def _is_later(self, silent: int, term: int) -> bool:
+        """Whether the leader of this term is a later one than the silent server can be."""
+        committed_by, committed_term = self._committed
+        return term > committed_term if silent == committed_by else term >= committed_term
+
     def _leaves(self, server: int, leader: int, endpoint: str) -> bool:
         """Whether to leave ``server``, whose 101 names another ``leader``, without asking it. Only once
-        between two successful posts: the hint may be stale, and two servers may name each other."""
-        if leader == server or self._sent_on:
+        between two successful posts: the hint may be stale, and two servers may name each other. And not
+        where it is only asked who leads."""
+        if leader == server or self._sent_on or self._target != server:
             return False
         self._follow(leader, endpoint)
         if leader not in self._rpc_clients:
             return False
         self._sent_on = True
-        if self._target == server:
-            self._target = leader
+        self._target = leader
         return True
 
     def _turn(self, failed: int) -> None:
@@ -136,6 +202,10 @@ class FarmClient:
         if self._target == failed:
             servers = list(self._rpc_clients)
             self._target = servers[(servers.index(failed) + 1) % len(servers)]
+
+
+_WHO_LEADS = Request(MessageType.CLIENT_REQUEST, 0, 0)
+"""It is answered at once, and appends nothing (D8)"""
 
 
 def _request(entries: Sequence[bytes]) -> Request:
@@ -213,5 +283,6 @@ async def open_farm_client(
         for server, text in endpoints.items():
             add(server, Endpoint.parse(text, default_transport))
         client = FarmClient(rpc_clients, timeout_s, follow)
+        nursery.start_soon(client._watch)
         yield client
         nursery.cancel_scope.cancel()

@@ -125,6 +125,9 @@ class Link:
         self.extensions: frozenset[str] = frozenset()  # in force on it
         self.heard = float("-inf")  # when the last answer came
         self.rtt_s: float | None = None
+        self.least_rtt_s = math.inf  # of all answers so far
+        self._given_up = trio.Event()
+        self._why = ""
         self.handshake: tuple[float, bool] | None = None
         """How long the last attempt to connect and log in took, in seconds, and whether it succeeded; None
         before the first one."""
@@ -163,6 +166,17 @@ class Link:
                 del self._queue[position]
                 return True
         return False
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when the server owes an answer and has sent none; None: it owes none. That begins with the
+        answer before, which kept the server busy until then."""
+        return max(self._outstanding[0][2], self.heard) if self._outstanding else None
+
+    def give_up(self, why: str) -> None:
+        """End the connection: requests that wait for answers fail. Without one this does nothing."""
+        self._why = why
+        self._given_up.set()
 
     def poke(self) -> None:
         """The server showed a sign of life: reconnect now."""
@@ -248,6 +262,7 @@ class Link:
         self.connected = True
         self.extensions = established.extensions
         self.has_handshake = bool(established.user)
+        self._given_up = trio.Event()
         self._sender = sender = Sender(stream, self._take_queue)
         if self._queue:
             sender.wake()
@@ -277,14 +292,15 @@ class Link:
         return b"".join(data)
 
     async def _watch(self) -> NoReturn:
-        """End the connection when the oldest unanswered request has waited too long. Its time begins with the
-        answer to the request before it, which kept the server busy until then."""
+        """End the connection when the server has been silent for too long, or was given up."""
         while True:
             now = trio.current_time()
-            since = max(self._outstanding[0][2], self.heard) if self._outstanding else now
+            since = now if self.silent_since is None else self.silent_since
             if now >= since + self._config.timeout_s:
                 raise UnreachableError(f"no answer within {self._config.timeout_s:g} s")
-            await trio.sleep_until(since + self._config.timeout_s)
+            with trio.move_on_at(since + self._config.timeout_s):
+                await self._given_up.wait()
+                raise UnreachableError(self._why)
 
     async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> NoReturn:
         decoder = ResponseDecoder()
@@ -334,6 +350,7 @@ class Link:
         self._failures = 0  # not earlier: a server may accept logins and close, again and again
         self.heard = now
         self.rtt_s = now - sent
+        self.least_rtt_s = min(self.least_rtt_s, self.rtt_s)
         self._on_answer(tag, response)
 
 
@@ -393,6 +410,20 @@ class RpcClient:
         """Whether the connection, or the last one, had a handshake."""
         return self._link.has_handshake
 
+    @property
+    def silent_since(self) -> float | None:
+        """As of `Link`."""
+        return self._link.silent_since
+
+    @property
+    def least_rtt_s(self) -> float:
+        """The quickest answer so far, in seconds; infinite before the first one."""
+        return self._link.least_rtt_s
+
+    def give_up(self, why: str) -> None:
+        """As of `Link`."""
+        self._link.give_up(why)
+
     async def run(self) -> NoReturn:
         """Keep the connection up until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -439,7 +470,7 @@ class RpcClient:
                 raise trio.TooSlowError
             raise UnreachableError("not sent in time")
         if call.sent:
-            raise OutcomeUnknown("the connection broke before the answer came")
+            raise OutcomeUnknown(f"the connection broke before the answer came: {self._error}")
         if isinstance(self._error, GarlicFarmError):
             raise self._error
         raise UnreachableError(f"not connected: {self._error}")

@@ -131,6 +131,25 @@ async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(a
     assert told.changes == ["up", "UnreachableError: no answer within 2 s", "up"]
 
 
+async def test_server_that_is_given_up_loses_its_connection_and_may_get_another(
+    autojump_clock: Clock,
+) -> None:
+    told, server = Told(), Server(silent)
+    under_test = link(server.connect, told)
+    async with server.serving(under_test.run):
+        for tag in (1, 2):
+            await trio.sleep(1)
+            assert under_test.silent_since is None
+            under_test.send(tag, VOTE)
+            await trio.sleep(0.5)
+            assert under_test.silent_since == pytest.approx(trio.current_time() - 0.5)
+            under_test.give_up("it is not needed")
+            await trio.sleep(0.1)
+            assert told.failures[-1] == (tag, True)
+    assert told.changes == ["up", "UnreachableError: it is not needed"] * 2
+    assert len(server.attempts) == 2
+
+
 async def test_each_answer_moves_the_deadline_to_the_next_request(autojump_clock: Clock) -> None:
     async def slow(stream: trio.abc.Stream, number: int) -> None:
         while await stream.receive_some():
@@ -142,9 +161,11 @@ async def test_each_answer_moves_the_deadline_to_the_next_request(autojump_clock
     async with server.serving(under_test.run):
         for tag in range(5):
             under_test.send(tag, VOTE)
-            await trio.sleep(1.6)
+            await trio.sleep(0.8)
+            assert under_test.silent_since == pytest.approx(trio.current_time() - 0.8)
+            await trio.sleep(0.8)
         assert len(told.answers) == 5
-        assert under_test.rtt_s == pytest.approx(1.5)
+        assert under_test.rtt_s == under_test.least_rtt_s == pytest.approx(1.5)
     assert told.changes == ["up"]
 
 
