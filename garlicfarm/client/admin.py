@@ -12,14 +12,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
+import trio
 
 from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
 from garlicfarm.client.https import CONNECT_ERRORS, TIMEOUTS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
+from garlicfarm.client.silence import NodeSilent, SilenceWatch
 from garlicfarm.client.trust import NodeAccess, client_tls, node_address
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import (
@@ -44,6 +47,8 @@ MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
 PATIENCE_S = 60.0
+UPLOAD_BYTES_PER_S = 64 << 10
+"""A node is not called silent sooner than the request has reached it at this speed"""
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
 _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
@@ -88,6 +93,7 @@ class AdminClient:
         self._client = client
         self._nodes = {url: client(url, own) for url, own in map(node_address, urls)}
         self._followed: set[str] = set()  # URLs that a node named as its leader's
+        self._silence = SilenceWatch(lambda: self._nodes)
 
     async def __aenter__(self) -> Self:
         return self
@@ -275,23 +281,34 @@ class AdminClient:
         headers = {"Accept": MEDIA_TYPE}
         answer = await self._ask("GET", _path(farm, "log"), params=params, headers=headers, stream=True)
         assert isinstance(answer, StreamedAnswer)
+        assert answer.node is not None
+        node = answer.node
         decoder = RecordDecoder(after)
         entries: list[Entry] = []
-        received = 0
+
+        async def read_all() -> bool:
+            """Whether it was read to its end."""
+            received = 0
+            async for data in pieces:
+                node.hear()
+                entries.extend(decoder.receive_data(data))
+                received += len(data)
+                if entries and received > MAX_PAGE_BYTES:
+                    return False
+            return True
+
         async with answer.pieces() as pieces:
             next_after, commit_index = _header(answer, _NEXT_AFTER), _header(answer, _COMMIT_INDEX)
             try:
-                async for data in pieces:
-                    entries += decoder.receive_data(data)
-                    received += len(data)
-                    if entries and received > MAX_PAGE_BYTES:
-                        return Page(entries, entries[-1].index), commit_index
-            except TRANSPORT_ERRORS as error:
+                is_whole = await self._silence.unless_silent(node, read_all)
+            except (*TRANSPORT_ERRORS, NodeSilent) as error:
+                is_whole, why = False, str(error) or "the answer is incomplete"
+                if isinstance(error, NodeSilent):
+                    self._prefer(error.other)
                 if not entries:
-                    raise UnreachableError(
-                        f"{answer.source}: {str(error) or 'the answer is incomplete'}"
-                    ) from error
-                return Page(entries, entries[-1].index), commit_index
+                    raise UnreachableError(f"{answer.source}: {why}") from error
+        if not is_whole:
+            return Page(entries, entries[-1].index), commit_index
         decoder.receive_eof()
         return Page(entries, next_after), commit_index
 
@@ -355,7 +372,9 @@ class AdminClient:
             kinds = KINDS
         elif not kinds or not set(kinds) <= set(KINDS):
             raise LocalProtocolError(f"kinds of events are among {', '.join(KINDS)}")
-        return EventStream(self._nodes.items(), _path(farm, "events"), after, kinds, patience_s)
+        return EventStream(
+            self._nodes.items(), self._silence, _path(farm, "events"), after, kinds, patience_s
+        )
 
     async def _ask(
         self,
@@ -374,10 +393,27 @@ class AdminClient:
         todo = deque(self._nodes.items())
         while todo:
             url, node = todo.popleft()
+            sent = trio.Event()
+            request = partial(
+                node.request,
+                method,
+                target,
+                headers=headers or {},
+                content=content,
+                stream=stream,
+                on_sent=sent.set,
+            )
             try:
-                answer = await node.request(
-                    method, target, headers=headers or {}, content=content, stream=stream
-                )
+                grace_s = len(content or b"") / UPLOAD_BYTES_PER_S
+                answer = await self._silence.unless_silent(node, request, grace_s)
+            except NodeSilent as silent:
+                self._prefer(silent.other)
+                if method != "GET" and sent.is_set():
+                    raise _unknown(url) from silent
+                unreachable[url] = str(silent)
+                better = [each for each in todo if each[0] == silent.other]
+                todo = deque([*better, *(each for each in todo if each not in better)])
+                continue
             except CONNECT_ERRORS as error:
                 untrusted = certificate_error(error, url)
                 if untrusted is not None and url not in self._followed:
@@ -386,16 +422,14 @@ class AdminClient:
                 continue
             except TRANSPORT_ERRORS as error:
                 if method != "GET":
-                    raise OutcomeUnknown(
-                        f"{url} took the request and did not answer; read the log before you send it again"
-                    ) from error
+                    raise _unknown(url) from error
                 if url not in unreachable and not isinstance(error, TIMEOUTS):
                     todo.append((url, node))  # once more, last: it may have closed an idle connection
                 unreachable[url] = str(error) or "no answer in time"
                 continue
             failed = failure(answer, url)
             if failed is None:
-                self._nodes = {url: node, **self._nodes}
+                self._prefer(url)
                 return answer
             todo.extendleft(self._newly_followed(answer))
             if _may_succeed_elsewhere(failed, method):
@@ -406,6 +440,10 @@ class AdminClient:
             raise declined
         failures = "; ".join(f"{url}: {error}" for url, error in unreachable.items())
         raise UnreachableError(failures, "is the node running, and the URL right?")
+
+    def _prefer(self, url: str) -> None:
+        """Ask the node at this URL first from now on."""
+        self._nodes = {url: self._nodes[url], **self._nodes}
 
     def _newly_followed(self, answer: Answer) -> Iterator[tuple[str, HttpsClient]]:
         """The leader that an answer names, from now on one of the nodes; none if it is one already."""
@@ -431,6 +469,10 @@ def _may_succeed_elsewhere(error: GarlicFarmError, method: str) -> bool:
     if isinstance(error, OutcomeUnknown):
         return method == "GET"
     return isinstance(error, NotLeader | NoQuorum | DiskHangs | UnreachableError)
+
+
+def _unknown(url: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{url} took the request and did not answer; read the log before you send it again")
 
 
 def _path(farm: str, what: str) -> str:

@@ -11,7 +11,9 @@ that task, then the socket, then the node, which disconnects it. Four things we 
   refused it, says nothing about a certificate that was refused, and waits for a handshake after the peer has
   closed. So `open_websocket_url` is not used.
 * A ping that is not answered waits for ever. Ours has a deadline, which counts only while the reading task is
-  not held up: behind a program that takes nothing the answer cannot be read.
+  not held up: behind a program that takes nothing the answer cannot be read. Where there are other nodes it
+  is sent as soon as nothing comes for a moment, and a node that is silent is left
+  (`garlicfarm.client.silence`) long before that.
 * Closing waits for the peer for ever. Ours has a deadline.
 * A node that is cut off from the other members is connected, and has nothing to say. If it says that there is
   no quorum, or that its disk hangs, for a while, the next node is asked.
@@ -33,6 +35,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnec
 
 from garlicfarm.client.answers import Answer, certificate_error, failure
 from garlicfarm.client.https import HttpsClient
+from garlicfarm.client.silence import NodeSilent, SilenceWatch
 from garlicfarm.errors import (
     Compacted,
     ConfigError,
@@ -86,12 +89,15 @@ class EventStream:
     def __init__(
         self,
         nodes: Iterable[tuple[str, HttpsClient]],
+        silence: SilenceWatch,
         path: str,
         after: int | None,
         kinds: Collection[str],
         patience_s: float,
     ) -> None:
         self._nodes = deque(nodes)
+        self._silence = silence
+        self._heard = -math.inf  # when something came on the connection last
         self._path = path
         self._position = after
         self._kinds = kinds
@@ -183,8 +189,8 @@ class EventStream:
         """Hand on the events of one connection; not None: the node refused it."""
         try:
             with trio.fail_after(CONNECT_S):
-                stream = await node.open_stream()
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+                stream = await self._silence.unless_silent(node, node.open_stream)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError, NodeSilent) as error:
             untrusted = certificate_error(error, url)
             if untrusted is not None:
                 raise untrusted from error
@@ -198,7 +204,7 @@ class EventStream:
                 with trio.move_on_after(CONNECT_S) as handshake:
                     web = await wrap_client_stream(
                         nursery,
-                        _UntilEnd(stream, handshake.cancel),  # type: ignore[arg-type]  # it takes any stream
+                        _UntilEnd(stream, self._hear, handshake.cancel),  # type: ignore[arg-type]  # it takes any stream
                         node.authority,
                         target,
                         extra_headers=headers,
@@ -208,7 +214,7 @@ class EventStream:
                 if handshake.cancelled_caught:
                     raise UnreachableError(f"{url} does not open a WebSocket")
                 self._check_farm(web, url)
-                nursery.start_soon(self._ping, web, nursery.cancel_scope)
+                nursery.start_soon(self._ping, web, node, nursery.cancel_scope)
                 await self._hand_on(web, nursery.cancel_scope)
                 with trio.move_on_after(CLOSE_S):
                     await web.aclose()
@@ -280,25 +286,37 @@ class EventStream:
                 raise RemoteProtocolError("an event came out of order", f"index {event.index}")
             position = event.index
 
-    async def _ping(self, web: WebSocketConnection, scope: trio.CancelScope) -> None:
+    def _hear(self) -> None:
+        self._heard = trio.current_time()
+
+    async def _ping(self, web: WebSocketConnection, node: HttpsClient, scope: trio.CancelScope) -> None:
         """End a connection whose peer is silent."""
         while True:
-            await trio.sleep(PING_S)
+            every_s = PING_S if len(self._nodes) == 1 else min(PING_S, 2 * node.patience_s)
+            if trio.current_time() < (due := self._heard + every_s):
+                await trio.sleep_until(due)
+                continue
             was_held_up = self._is_held_up
             with trio.move_on_after(PONG_S) as deadline:
                 try:
-                    await web.ping()
+                    await self._silence.unless_silent(node, web.ping)
                 except ConnectionClosed:
                     return
+                except NodeSilent:
+                    scope.cancel()
             if deadline.cancelled_caught and not was_held_up and not self._is_held_up:
                 scope.cancel()
+            await trio.sleep(every_s)
 
 
 class _UntilEnd(WrappedStream):
-    """A stream that tells when it has ended."""
+    """A stream that tells when something comes, and when it has ended."""
 
-    def __init__(self, stream: trio.abc.Stream, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, on_data: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
         super().__init__(stream)
+        self._on_data = on_data
         self._on_end = on_end
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -307,8 +325,7 @@ class _UntilEnd(WrappedStream):
         except trio.BrokenResourceError:
             self._on_end()
             raise
-        if not data:
-            self._on_end()
+        self._on_data() if data else self._on_end()
         return data
 
 
