@@ -12,6 +12,7 @@ from benchmarks.compare import FIGURES
 from benchmarks.goals import Goal, Goals, read_goals, report_goal
 
 OTHER_FIGURES = [
+    "failover_admin_p50_s",
     "failover_connected_p50_s",
     "failover_max_s",
     "failover_p50_s",
