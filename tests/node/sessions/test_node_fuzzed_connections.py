@@ -21,6 +21,7 @@ from garlicfarm.storage import LogStore
 from garlicfarm.wire import (
     encode_cluster_server,
     encode_configuration,
+    encode_grant,
     encode_log_pack,
     encode_request,
     encode_response,
@@ -29,6 +30,7 @@ from garlicfarm.wire import (
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
+    Grant,
     LogEntry,
     MessageType,
     Request,
@@ -90,6 +92,9 @@ PIECES = st.builds(
     st.binary(max_size=40),
     st.booleans(),
 )
+GRANTS = st.builds(
+    Grant, term=NUMBERS, number=NUMBERS, answered=SMALL, age_ms=NUMBERS, lasts_ms=NUMBERS, index=NUMBERS
+)
 ENTRIES: dict[MessageType, st.SearchStrategy[tuple[LogEntry, ...]]] = {
     T.APPEND_ENTRIES_REQUEST: st.lists(LOGGED, max_size=4).map(tuple),
     T.CLIENT_REQUEST: st.lists(APPLICATION, max_size=4).map(tuple),
@@ -106,6 +111,7 @@ ENTRIES: dict[MessageType, st.SearchStrategy[tuple[LogEntry, ...]]] = {
     T.INSTALL_SNAPSHOT_REQUEST: PIECES.map(
         lambda p: (LogEntry(1, V.SNAPSHOT_SYNC_REQUEST, encode_snapshot_sync_request(p)),)
     ),
+    T.LEASE_REQUEST: GRANTS.map(lambda grant: (LogEntry(0, V.GRANT, encode_grant(grant)),)),
 }
 REQUESTS = st.sampled_from([kind for kind in T if kind.name.endswith("REQUEST")]).flatmap(
     lambda kind: st.builds(
