@@ -16,13 +16,17 @@ from garlicfarm._version import __version__
 
 LOWEST = 0
 """What 0.2.0 and JRaft write."""
-HIGHEST = 1
+HIGHEST = 2
+
+LEASES = 2
+"""From here on leases ride on heartbeats (D24)."""
 
 FIRST_ALGORITHM = 2
 """The version of the common algorithm at level 0."""
 
 BRINGS = {
     1: "the log records who raises a level, and stores say which program they need",
+    2: "leases ride on heartbeats, so a dead machine is replaced within the time of a lease",
 }
 """What each level above `LOWEST` brings, as the rest of a sentence."""
 

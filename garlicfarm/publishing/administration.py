@@ -23,6 +23,15 @@ user's name, 1 … 64 characters. The actions and their ``args``:
   RemoveServer's; the entry has no effect.
 * ``level``: ``{"to": 1 … }`` records the user who raised the farm's level. The raise itself is the
   Configuration's before it; the entry has no effect. Since level 1.
+* ``lease``: ``{"ms": 1000 … 600000}``, how long a lease lasts (D24). Since level 2.
+* ``lost``: ``{"member": id, "index": 1 …, "term": 1 …}``, the leader of that term finds that member lost,
+  which is named since that index, or has lost the role by the entry there (D24). Since level 2.
+* ``settled``: ``{"index": 1 …, "term": 1 …}``, no lease runs any more that is as long as before the change at
+  that index (D24). Since level 2.
+
+The last two are *findings*: the leader's node appends them itself, under ``by`` `LEADER` and without a
+``sequence``, and they are refused where they are posted. One whose ``term`` is not that of its log entry is
+skipped.
 
 An action is known from its level on (`SINCE`). An unknown one is refused where it is posted; if committed, it
 is skipped and counted. An unknown argument is refused where it is posted; if committed, it is ignored.
@@ -36,12 +45,13 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import decode_hash
-from garlicfarm.levels import LOWEST
+from garlicfarm.levels import LEASES, LOWEST
 from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig, Staleness
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.validation import at, checker
 
 MAX_BY_CHARS = 64
+LEADER = "leader"
 
 
 class Admin(msgspec.Struct, frozen=True):
@@ -87,6 +97,30 @@ LifetimeMs = Annotated[int, msgspec.Meta(ge=600_000, le=64_800_000)]
 _Weights = msgspec.defstruct("_Weights", [(part, Percent) for part in WEIGHTS])
 
 
+MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 600_000
+LeaseMs = Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)]
+_Place = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class _Lease(msgspec.Struct):
+    ms: LeaseMs
+
+
+class Lost(msgspec.Struct):
+    """``args`` of ``lost``."""
+
+    member: MemberId
+    index: _Place
+    term: _Place
+
+
+class Settled(msgspec.Struct):
+    """``args`` of ``settled``."""
+
+    index: _Place
+    term: _Place
+
+
 class _Publisher(msgspec.Struct):
     margin: Margin | None = None
     lifetime_ms: LifetimeMs | None = None
@@ -103,10 +137,16 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "publish": _Publish,
     "remove": _Remove,
     "level": _Level,
+    "lease": _Lease,
+    "lost": Lost,
+    "settled": Settled,
 }
 """Each action with the type of its ``args``."""
 
-SINCE = {"level": 1}
+FINDINGS = ("lost", "settled")
+"""What only a leader finds."""
+
+SINCE = {"level": 1, "lease": LEASES, "lost": LEASES, "settled": LEASES}
 """The level from which on an action is known, if that is not the lowest."""
 
 

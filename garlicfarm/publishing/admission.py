@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing.administration import check_arguments
+from garlicfarm.publishing.administration import FINDINGS, check_arguments
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
@@ -41,6 +41,8 @@ def check_entry(farm: FarmQueries, entry: bytes, author: int) -> Entry:
     check_state(farm, parsed)
     check_author(parsed, author)
     if isinstance(parsed, Administrative):
+        if parsed.admin.action in FINDINGS:
+            raise EntryRefused("config.admin.action", "only the leader's node finds this")
         check_arguments(parsed.admin)
     return parsed
 

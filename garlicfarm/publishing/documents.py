@@ -152,6 +152,13 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_set: str | None = msgspec.field(name="leaseSet", default=None)
 
 
+class BootedReport(NodeReport, frozen=True):
+    """A `NodeReport` since level 2. ``boot`` (D24): higher for each process of this server than for the one
+    before."""
+
+    boot: U63 | None = None
+
+
 class StatusDocument(_Document, frozen=True):
     """One status, as posted by member ``id``. ``sequence`` rises strictly per author (D17);
     ``config`` is free, its key ``node`` is a `NodeReport`."""

@@ -9,9 +9,10 @@
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
-* ``config.node``, where present, is a `NodeReport`, its ``interval_ms`` 1,000 … 3,600,000 and its
-  ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at most 16, of 16 hexadecimal
-  digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024 bytes.
+* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport`, its ``interval_ms``
+  1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at
+  most 16, of 16 hexadecimal digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024
+  bytes.
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -35,11 +36,12 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
-from garlicfarm.levels import HIGHEST
+from garlicfarm.levels import HIGHEST, LEASES
 from garlicfarm.publishing import scoring
-from garlicfarm.publishing.administration import Admin, check_by, parse_admin
+from garlicfarm.publishing.administration import FINDINGS, Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
+    BootedReport,
     DestinationStatus,
     MemberTest,
     NodeReport,
@@ -61,13 +63,15 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score."""
+    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, and the
+    number of its author's process (D24), 0: not named."""
 
     entry: bytes
     document: StatusDocument
     node: NodeReport
     leaves: tuple[Leaf, ...]
     parts: dict[str, int | None]
+    boot: int = 0
 
     @property
     def date(self) -> int:
@@ -130,7 +134,9 @@ _TEXT_RULES = {
     "lastPublishedRI": decode,
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
-_check_node = checker(NodeReport, {"leaseSet": _check_lease_set, "transients": _check_transient})
+_NODE_RULES = {"leaseSet": _check_lease_set, "transients": _check_transient}
+_check_node = checker(NodeReport, _NODE_RULES)
+_check_booted_node = checker(BootedReport, _NODE_RULES)
 _check_config_by = checker(_By, {"by": check_by})
 
 
@@ -148,10 +154,12 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         _destination("meta.destination", document.meta.destination)
     leaves = _leaves(document.destinations or ())
     config = document.config or {}
-    node = NodeReport()
+    node, boot = NodeReport(), None
     if config.get("node") is not None:
-        at("config.node", _check_node, config["node"])
+        has_boot = level >= LEASES
+        at("config.node", _check_booted_node if has_boot else _check_node, config["node"])
         node = msgspec.convert(config["node"], NodeReport)
+        boot = msgspec.convert(config["node"], BootedReport).boot if has_boot else None
         _check_tests(node.tests or ())
     if config.get("admin") is not None:
         admin = at("config.admin", partial(parse_admin, level=level), config["admin"])
@@ -162,16 +170,21 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         at("config", _check_config_by, config)
         return Note(str(config["by"]), document.date, document.sequence)
     parts = scoring.parts(document, node)
-    return Status(entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts)
+    return Status(
+        entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts, boot=boot or 0
+    )
 
 
-def observe(entry: bytes, farm: str, level: int) -> Observation:
-    """What a committed entry says in a farm at this level. The costly half of a fold: many folds may share
-    its result."""
+def observe(entry: bytes, farm: str, level: int, term: int) -> Observation:
+    """What an entry says that is committed with this term in a farm at this level. The costly half of a
+    fold: many folds may share its result."""
     try:
-        return parse_entry(entry, farm, level)
+        parsed = parse_entry(entry, farm, level)
     except EntryRefused as refused:
         return Refused(refused.reason)
+    if isinstance(parsed, Administrative) and parsed.admin.action in FINDINGS:
+        return parsed if parsed.admin.args["term"] == term else Refused("another term")
+    return parsed
 
 
 def _destination(path: str, text: str) -> bytes:

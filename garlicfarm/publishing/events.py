@@ -23,6 +23,7 @@ SHORT_REASONS: Mapping[str, str] = {
     "ineligible": "no longer eligible",
     "group": "in a better group",
     "margin": "ahead three times in a row",
+    "lost": "which the leader has lost",
 }
 """Why a publisher was named, behind the words "took over from N"."""
 

@@ -12,7 +12,9 @@ from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
+from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import Policy
+from garlicfarm.raft.leases import Holding
 
 _DAY_MS = 86_400_000
 
@@ -63,6 +65,46 @@ class FarmQueries:
         """The index that took the role from a member which has not been released since; None for any
         other."""
         return self._state.holders.get(holder) or None
+
+    def holding_index(self, holder: int) -> int | None:
+        """The index since which a member is named, or which took the role from a member that has not been
+        released since; None for any other."""
+        return self._state.since if holder == self._state.publisher else self.taken_index(holder)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """All holders, ascending, for whoever grants leases (D24)."""
+        return tuple(
+            Holding(holder, self.holding_index(holder) or 0, holder == self._state.publisher)
+            for holder in self.holders
+        )
+
+    def is_lost(self, member: int | None) -> bool:
+        """Whether the leader has found it lost, and no status of its own has followed."""
+        leases = self._state.leases
+        return member in leases.lost if leases else False
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether leases ride on heartbeats (D24)."""
+        return bool(self._state.leases)
+
+    @property
+    def lease_lasts_ms(self) -> int:
+        """How long a lease lasts that is given now (point 6, or 8), in ms."""
+        leases = self._state.leases
+        return leases.lasts_ms if leases else lease_ms(self.interval_ms, self.R)
+
+    @property
+    def lease_waits_ms(self) -> int:
+        """How long any lease may last that was given before now, in ms (point 8)."""
+        leases = self._state.leases
+        return max(leases.lasts_ms, leases.before_ms) if leases else self.lease_lasts_ms
+
+    @property
+    def unsettled_index(self) -> int:
+        """The index of the last change of the lease, while a longer one may still run; else 0."""
+        leases = self._state.leases
+        return leases.changed if leases and leases.before_ms else 0
 
     @property
     def due_since(self) -> int | None:

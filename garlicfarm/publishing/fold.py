@@ -39,11 +39,19 @@ when it no longer holds (point 6). From then on its statuses count against no me
    was due to start (``applied`` below that index), neither count nor break the row.
 6. *Holders*: members named and not yet released. One that is no longer named is released by a status of
    its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
-   by not being recent. A member removed by a Configuration is kept and judged until it is released. The
-   publisher is *due to start* from the index at which it became the only holder. The highest
-   ``meta.lastPublishedTime`` is kept, among those at most 10 minutes past farm time after their own entry.
+   by not being recent; since level 2 not by that, but by point 8. A member removed by a Configuration is
+   kept and judged until it is released. The publisher is *due to start* from the index at which it became
+   the only holder. The highest ``meta.lastPublishedTime`` is kept, among those at most 10 minutes past farm
+   time after their own entry.
 7. *Contents*: `meta_leaseset`. The order ``publish`` changes neither them nor the ranking; its index is
    kept, and the publisher publishes once for it.
+8. *Leases on heartbeats*, since level 2 (D24). A finding ``lost`` is void unless its index is the one since
+   which the member is named, or which took the role from it. It makes the member ineligible until a status
+   of its own with ``applied`` ≥ the index of the finding, point 5 follows, and the member is released. A
+   status with a higher ``config.node.boot`` than any before of its author, if there was one, releases its
+   author if that is not named; one with a lower number is skipped ("former process"). A lease lasts as the
+   order ``lease`` says. The length before is kept, if anyone holds, until a finding ``settled`` names the
+   index of the change; before the raise to this level it is that of the longest lease of a status.
 """
 
 from __future__ import annotations
@@ -55,8 +63,9 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import LOWEST, algorithm_of, unknown_algorithm
+from garlicfarm.levels import LEASES, LOWEST, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
+from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, MIN_LEASE_MS, Admin, Lost, Settled
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.entries import (
@@ -75,11 +84,13 @@ from garlicfarm.publishing.fold_state import (
     Because,
     FarmState,
     Header,
+    LeaseState,
     MemberRecord,
     ScoredStatus,
     encode_state,
     is_consistent,
 )
+from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.troubles import Troubles
@@ -92,6 +103,10 @@ _MAX_NOTE_AUTHORS = 1024
 
 def _as_recorded(index: int, status: Status) -> bool | None:
     return status.publishing
+
+
+def _always(index: int) -> bool:
+    return True
 
 
 def _score_status(status: Status, policy: Policy, publishing: bool | None) -> ScoredStatus:
@@ -121,14 +136,18 @@ class PublisherFold(FarmQueries):
         farm: str,
         pinned: Pinned | None = None,
         publishing: Callable[[int, Status], bool | None] = _as_recorded,
+        is_recorded: Callable[[int], bool] = _always,
     ) -> None:
         """``farm``: its name, the ``cluster`` of its entries.
 
         A node gives no others, a `replay` does. ``pinned``: parameters that hold whatever the log says.
-        ``publishing``: what counts as ``meta.publishing`` of the status at an index.
+        ``publishing``: what counts as ``meta.publishing`` of the status at an index. ``is_recorded``: whether
+        the leader of the log had the holders in mind that this fold has at an index. Otherwise ``lost`` means
+        its member whatever its index, and who is not recent is released.
         """
         self._pinned = pinned or Pinned()
         self._publishing = publishing
+        self._is_recorded = is_recorded
         self._state = FarmState(farm=farm)
         self._state.policy.pin(self._pinned)
         self._statuses: dict[int, ScoredStatus] = {}
@@ -168,10 +187,11 @@ class PublisherFold(FarmQueries):
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
-        self.fold(index, observe(entry, self.farm, self.level))
+        self.fold(index, observe(entry, self.farm, self.level, term))
 
     def fold(self, index: int, observation: Observation) -> None:
-        """Fold in what the committed entry at ``index`` says (`entries.observe`, of this farm and level)."""
+        """Fold in what the committed entry at ``index`` says (`entries.observe`, of this farm, level and the
+        entry's term)."""
         if isinstance(observation, Refused):
             self._skip(observation.reason)
             return
@@ -188,6 +208,7 @@ class PublisherFold(FarmQueries):
         kept = {*state.members, *state.holders}
         state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
         state.policy.retain(state.members)
+        self._configure_leases(index)
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
         self._silences.retain(state.members, kept)
         for id_, record in state.records.items():
@@ -238,6 +259,9 @@ class PublisherFold(FarmQueries):
     def _fold(self, index: int, parsed: Entry) -> None:
         check_state(self, parsed)
         if isinstance(parsed, Status):
+            leases = self._state.leases
+            if leases and parsed.boot < leases.boots.get(parsed.document.id, 0):
+                raise EntryRefused("config.node.boot", "former process")
             record = self._accept(parsed.document.id, parsed.document.sequence)
             self._fold_status(index, record, parsed)
         elif isinstance(parsed, Administrative):
@@ -268,7 +292,12 @@ class PublisherFold(FarmQueries):
         # Before the first Configuration there are only the orders that the farm was founded with.
         if self._state.members:
             self._accept(entry.id, entry.sequence)
+        if entry.admin.action in FINDINGS:
+            self._fold_finding(index, entry.admin)
+            return
         policy.apply(index, entry)
+        if entry.admin.action == "lease":
+            self._change_lease(index, msgspec.convert(entry.admin.args["ms"], int))
         policy.pin(self._pinned)
         for member, scored in self._statuses.items():
             score = scoring.score(scored.parts, policy.weights)
@@ -300,12 +329,15 @@ class PublisherFold(FarmQueries):
         record.sanction = max(record.sanction - 1, 0)
         if author == state.publisher and state.due_since is not None and began >= state.due_since:
             self._judge_failure(record, scored)
+        if state.leases and began >= state.leases.lost.get(author, began + 1):
+            del state.leases.lost[author]
         self._find_candidate(author)
 
         if node.role == "leader":
             self._events.on_leader(node.term or 0, author)
         counted = record.interval_ms in intervals
-        self._evaluate(index, author, counted=counted, applied=node.applied)
+        gone = self._fold_boot(author, status.boot)
+        self._evaluate(index, author, counted=counted, applied=node.applied, gone=gone)
 
         self._troubles.on_status(author, scored, self)
 
@@ -335,10 +367,66 @@ class PublisherFold(FarmQueries):
             publisher.failures = 0
             publisher.sanction = _SANCTION_RS * publisher.R
 
+    # Leases on heartbeats (point 8)
+
+    def _configure_leases(self, index: int) -> None:
+        state, leases = self._state, self._state.leases
+        if leases:
+            leases.boots = {id_: boot for id_, boot in leases.boots.items() if id_ in state.members}
+            leases.lost = {id_: lost for id_, lost in leases.lost.items() if id_ in state.members}
+        elif self.level >= LEASES:
+            held = [lease_ms(record.interval_ms, record.R) for record in state.records.values()]
+            lasts_ms = lease_ms(self.interval_ms, self.R)
+            state.leases = LeaseState(lasts_ms=min(max(lasts_ms, MIN_LEASE_MS), MAX_LEASE_MS))
+            if state.holders:
+                state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
+
+    def _change_lease(self, index: int, lasts_ms: int) -> None:
+        """Once nobody holds, no former lease runs."""
+        leases = self._state.leases
+        if leases and leases.lasts_ms != lasts_ms:
+            before_ms = max(leases.before_ms, leases.lasts_ms) if self._state.holders else 0
+            leases.lasts_ms, leases.before_ms, leases.changed = lasts_ms, before_ms, index
+
+    def _fold_finding(self, index: int, admin: Admin) -> None:
+        state, leases = self._state, self._state.leases
+        assert leases
+        if admin.action == "settled":
+            settled = msgspec.convert(admin.args, Settled)
+            if settled.index != leases.changed or not leases.before_ms:
+                raise EntryRefused("config.admin.args.index", "another change")
+            leases.before_ms = 0
+            return
+        lost = msgspec.convert(admin.args, Lost)
+        member, named = lost.member, self.holding_index(lost.member)
+        if named is None or (named != lost.index and self._is_recorded(index)):
+            raise EntryRefused("config.admin.args.index", "another naming")
+        if member in state.members:
+            leases.lost[member] = index
+            self._find_candidate(member)
+        self._evaluate(index, gone=member)
+
+    def _fold_boot(self, author: int, boot: int) -> int:
+        """Returns the author if this is the first status of another process of it than before; else 0."""
+        leases = self._state.leases
+        if not leases:
+            return 0
+        known = leases.boots.get(author, 0)
+        if boot:
+            leases.boots[author] = boot
+        return author if boot > known > 0 else 0
+
     def _evaluate(
-        self, index: int, author: int = 0, *, counted: bool = False, applied: int | None = None
+        self,
+        index: int,
+        author: int = 0,
+        *,
+        counted: bool = False,
+        applied: int | None = None,
+        gone: int = 0,
     ) -> None:
-        """Points 2, 3, 5 and 6, after a status of ``author`` or (0) something else at ``index``."""
+        """Points 2, 3, 5, 6 and 8, after a status of ``author`` or (0) something else at ``index``. The
+        process of the member ``gone`` that held before holds nothing any more."""
         state = self._state
         middle_date = self._candidates.middle_date()
         if middle_date is not None:
@@ -356,7 +444,10 @@ class PublisherFold(FarmQueries):
             if holder == state.publisher:
                 continue
             lets_go = holder == author and self._statuses[holder].publishing is not True
-            if not self.is_recent(holder) or (lets_go and applied is not None and applied >= taken):
+            has_ended = holder == gone or (
+                not self.is_recent(holder) and not (state.leases and self._is_recorded(index))
+            )
+            if has_ended or (lets_go and applied is not None and applied >= taken):
                 self._release(holder)
         if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
             state.due_since = index
@@ -383,7 +474,7 @@ class PublisherFold(FarmQueries):
         candidate = Candidate(
             date=scored.document.date,
             has_leaves=bool(scored.leaves),
-            is_willing=self.mode(member) != "off",
+            is_willing=self.mode(member) != "off" and not self.is_lost(member),
             can_publish=scored.publishing is not None,
             group=self.group(member),
             score=scored.score,
@@ -413,4 +504,6 @@ class PublisherFold(FarmQueries):
             return None, "ineligible"
         if publisher is None:
             return best, "vacant"
-        return best, "group" if candidates.is_eligible(publisher) else "ineligible"
+        if candidates.is_eligible(publisher):
+            return best, "group"
+        return best, "lost" if self.is_lost(publisher) else "ineligible"

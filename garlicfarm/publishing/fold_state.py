@@ -6,7 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.levels import FIRST_ALGORITHM
+from garlicfarm.levels import FIRST_ALGORITHM, LEASES, level_of
+from garlicfarm.publishing.administration import LeaseMs
 from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
@@ -20,7 +21,7 @@ SCHEMA = "garlicfarm.farm/1"
 _ServerId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
 
-Because = Literal["", "vacant", "ineligible", "group", "margin"]
+Because = Literal["", "vacant", "ineligible", "group", "margin", "lost"]
 
 
 class MemberRecord(msgspec.Struct, kw_only=True):
@@ -45,6 +46,20 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     status: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class LeaseState(msgspec.Struct, kw_only=True):
+    """What leases on heartbeats need (D24)."""
+
+    lasts_ms: LeaseMs
+    before_ms: U63 = 0
+    """how long a lease lasted before the last change, while one may still run; else 0"""
+    changed: U63 = 0
+    """the index of that change"""
+    boots: dict[_ServerId, U63] = {}
+    """member → the highest ``config.node.boot`` of its statuses"""
+    lost: dict[_ServerId, U63] = {}
+    """member → the index that found it lost, until a status of its own follows"""
+
+
 class FarmState(msgspec.Struct, kw_only=True):
     """The fold's state; by `encode_state`, the snapshot (statuses in it verbatim)."""
 
@@ -67,6 +82,8 @@ class FarmState(msgspec.Struct, kw_only=True):
     notes: dict[str, U63] = {}
     """user -> last sequence; beyond 1,024 the one with the lowest (then first by name) is dropped"""
     skipped: dict[str, U63] = {}
+    leases: LeaseState | msgspec.UnsetType = msgspec.UNSET
+    """since level 2"""
 
 
 class Header(msgspec.Struct):
@@ -105,6 +122,8 @@ def is_consistent(state: FarmState) -> bool:
         and policy.weights.keys() == WEIGHTS.keys()
         and policy.overrides.keys() <= members
         and {f"override {member}" for member in policy.overrides} <= policy.orders.keys()
+        and isinstance(state.leases, LeaseState) == (level_of(state.algorithm) >= LEASES)
+        and (not state.leases or state.leases.boots.keys() | state.leases.lost.keys() <= members)
     )
 
 
@@ -112,7 +131,10 @@ def encode_state(state: FarmState) -> bytes:
     """The snapshot: JSON, keys of a record in the order above, keys of a map ascending."""
     records = {member: _sorted_maps(record) for member, record in state.records.items()}
     policy = _sorted_maps(state.policy)
-    return msgspec.json.encode(_sorted_maps(msgspec.structs.replace(state, records=records, policy=policy)))
+    leases = _sorted_maps(state.leases) if state.leases else msgspec.UNSET
+    return msgspec.json.encode(
+        _sorted_maps(msgspec.structs.replace(state, records=records, policy=policy, leases=leases))
+    )
 
 
 def _sorted_maps(record: Struct) -> Struct:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from garlicfarm.publishing.administration import ACTIONS, MAX_BY_CHARS
-from garlicfarm.publishing.documents import NodeReport, StatusDocument
+from garlicfarm.publishing.documents import BootedReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
 
 _CHARACTER = "[A-Za-z0-9~-]"
@@ -39,7 +39,7 @@ def entry_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     document = _struct(StatusDocument, definitions)
     document["properties"]["date"]["maximum"] = DATE_END_MS - 1
-    node = _or_null(_reference(NodeReport, definitions))
+    node = _or_null(_reference(BootedReport, definitions))
     admin = {"anyOf": [_order(action, args, definitions) for action, args in ACTIONS.items()]}
     document["properties"]["config"] = _or_null(
         {"type": "object", "properties": {"node": node, "admin": _or_null(admin)}}

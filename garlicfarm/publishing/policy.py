@@ -58,7 +58,7 @@ class Policy(msgspec.Struct, kw_only=True):
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
     """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
-    ``publish``, ``remove ID``, ``level N``"""
+    ``publish``, ``remove ID``, ``level N``, ``lease``"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
         """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
@@ -94,6 +94,8 @@ class Policy(msgspec.Struct, kw_only=True):
                 key = f"remove {args['member']}"
             case "level":
                 key = f"level {args['to']}"
+            case "lost" | "settled":
+                in_force = False
             case "exclude" | "include":
                 hash_ = str(args["hash"])
                 key, in_force = f"exclude {hash_}", admin.action == "exclude"

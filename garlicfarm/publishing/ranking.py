@@ -44,6 +44,7 @@ BECAUSE: Mapping[str, str] = {
     "override": "an override took it from the one before",
     "ineligible": "the one before was no longer eligible",
     "group": "it is in a better group than the one before",
+    "lost": "the leader no longer heard the one before",
     "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",
 }
 """``because`` in words"""

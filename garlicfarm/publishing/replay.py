@@ -11,6 +11,9 @@ publishing. So a `Replay` judges that key by the index that the author had appli
 * Otherwise: true if the member is due to start at that index in the replay, else false. It would have
   published, or stopped, as soon as it knew.
 
+Of what leaders found *lost* (D24) a replay takes, while its roles are not those of history, whom they mean
+and not for which naming; and it releases who is not recent, since no leader looked for that one.
+
 So a replay without other parameters is history itself, bit for bit. All else is as recorded: when members
 post, what their routers report, which ones are silent.
 """
@@ -57,7 +60,7 @@ class Replay:
         that one itself."""
         self.roles = RoleLog()
         self._history = history or self.roles
-        self._farm = PublisherFold(farm, pinned, self._publishing)
+        self._farm = PublisherFold(farm, pinned, self._publishing, self._is_recorded)
 
     @property
     def farm(self) -> PublisherFold:
@@ -82,6 +85,9 @@ class Replay:
 
     def _note(self, index: int) -> None:
         self.roles.note(index, (self._farm.publisher, self._farm.holders))
+
+    def _is_recorded(self, index: int) -> bool:
+        return self.roles.at(index - 1) == self._history.at(index - 1)
 
     def _publishing(self, index: int, status: Status) -> bool | None:
         recorded = status.publishing

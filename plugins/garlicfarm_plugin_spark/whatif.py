@@ -116,8 +116,8 @@ class Recording:
         self.history = Replay(farm)
         posted: list[_Posted | tuple[int, int]] = []
         time_ms, members = 0, self.history.farm.members
-        for index, _, kind, value in rows:
-            step = _decoded(self.history.farm, kind, value)
+        for index, term, kind, value in rows:
+            step = _decoded(self.history.farm, term, kind, value)
             _take(self.history, index, step)
             fold = self.history.farm
             time_ms = max(time_ms, fold.farm_time_ms)
@@ -233,12 +233,12 @@ class Recording:
             self._best.set(time_ms, max(now.values()))
 
 
-def _decoded(farm: PublisherFold, kind: int, value: bytes) -> Step:
+def _decoded(farm: PublisherFold, term: int, kind: int, value: bytes) -> Step:
     if kind == STATE:
         return value
     if kind == ValueType.CONFIGURATION:
         return decode_configuration(value)
-    return observe(value, farm.farm, farm.level)
+    return observe(value, farm.farm, farm.level, term)
 
 
 def _take(replay: Replay, index: int, step: Step) -> None:

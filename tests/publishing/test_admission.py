@@ -11,7 +11,7 @@ import pytest
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.levels import HIGHEST, LOWEST
-from garlicfarm.publishing.administration import ACTIONS, SINCE
+from garlicfarm.publishing.administration import ACTIONS, FINDINGS, LEADER, SINCE
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.fold import PublisherFold
@@ -122,10 +122,14 @@ ARGS: dict[str, dict[str, Any]] = {
     "publish": {},
     "remove": {"member": 2},
     "level": {"to": 1},
+    "lease": {"ms": 5_000},
+    "lost": {"member": 2, "index": 1, "term": 1},
+    "settled": {"index": 1, "term": 1},
 }
+POSTED = [action for action in ACTIONS if action not in FINDINGS]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", POSTED)
 @pytest.mark.parametrize("odd", [0.5, 1e400, None, "x", {"a": [0.5]}])
 def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed(action, odd):
     plain = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
@@ -202,7 +206,16 @@ def test_check_posted_a_clock_that_began_in_1970_keeps_no_author_out() -> None:
 # Actions of a level
 
 
-@pytest.mark.parametrize("action", SINCE)
+@pytest.mark.parametrize("action", FINDINGS)
+def test_check_finding_is_refused_whoever_posts_it(action: str) -> None:
+    entry = encode_admin("farm", T0, 1, None, action, LEADER, ARGS[action])
+    for author in (0, 1, 2):
+        field, reason = refusal(new_farm(HIGHEST), entry, author) or ("", "")
+        assert author != 1 or (field, reason) == ("config.admin.action", "only the leader's node finds this")
+        assert field
+
+
+@pytest.mark.parametrize("action", [action for action in SINCE if action in POSTED])
 def test_action_is_unknown_below_its_level(action: str) -> None:
     entry = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
     below, above = new_farm(SINCE[action] - 1), new_farm(SINCE[action])

@@ -253,7 +253,7 @@ def test_restore_of_what_is_no_snapshot_changes_nothing() -> None:
         (before.replace(b'"farm":"farm"', b'"farm":"other"'), StorageDamaged),
         (before.replace(entry.encode(), b"{}"), StorageDamaged),
         (before.replace(entry.encode(), note("alice", 1)), StorageDamaged),
-        (before.replace(b'"algorithm":2', b'"algorithm":4'), StorageVersion),
+        (before.replace(b'"algorithm":2', b'"algorithm":9'), StorageVersion),
         (before.replace(b"garlicfarm.farm/1", b"garlicfarm.farm/2"), StorageVersion),
     ]
     for data, error in bad:

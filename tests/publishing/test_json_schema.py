@@ -158,6 +158,9 @@ VALID_ARGS = {
     "weights": dict(WEIGHTS),
     "publisher": {"margin": 0},
     "publish": {},
+    "lease": {"ms": 1_000},
+    "lost": {"member": 1, "index": 1, "term": 1},
+    "settled": {"index": 1, "term": 1},
 }
 
 

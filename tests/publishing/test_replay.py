@@ -57,7 +57,7 @@ def replayed(
         if isinstance(entry, Configuration):
             replay.configure(index, entry)
         else:
-            replay.fold(index, observe(entry, "farm", replay.farm.level))
+            replay.fold(index, observe(entry, "farm", replay.farm.level, 1))
         if with_states:
             states[index] = replay.farm.snapshot()
     return replay, states
@@ -112,7 +112,7 @@ def test_replay_from_a_state_goes_on_from_there(seed: int) -> None:
         if isinstance(entry, Configuration):
             history.configure(index, entry)
         else:
-            history.fold(index, observe(entry, "farm", history.farm.level))
+            history.fold(index, observe(entry, "farm", history.farm.level, 1))
         assert history.farm.snapshot() == made.states[index]
 
 
@@ -163,7 +163,7 @@ def test_replay_sanctions_no_member_for_what_it_was_not_asked() -> None:
             verbatim.configure(index, entry)
             closed.configure(index, entry)
         else:
-            observation = observe(entry, "farm", closed.farm.level)
+            observation = observe(entry, "farm", closed.farm.level, 1)
             verbatim.fold(index, observation)
             closed.fold(index, observation)
         for place, farm in enumerate((verbatim, closed.farm)):
