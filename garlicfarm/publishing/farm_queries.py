@@ -88,6 +88,11 @@ class FarmQueries:
         """Whether leases ride on heartbeats (D24)."""
         return bool(self._state.leases)
 
+    def boot(self, member: int) -> int:
+        """The highest number of a process that a member's statuses had (D24); 0: none."""
+        leases = self._state.leases
+        return leases.boots.get(member, 0) if leases else 0
+
     @property
     def lease_lasts_ms(self) -> int:
         """How long a lease lasts that is given now (point 6, or 8), in ms."""

@@ -29,6 +29,7 @@ from garlicfarm.i2p.lease_set import MetaLease, verify_lease_set
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
     MAX_TRANSIENTS,
+    BootedReport,
     DestinationStatus,
     MetaStatus,
     NodeReport,
@@ -45,6 +46,8 @@ from garlicfarm.publishing.offer import Offer
 from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
 from garlicfarm.publishing.publisher_core import Note, PublisherCore, Traits
 from garlicfarm.publishing.status_turns import News, StatusTurns
+from garlicfarm.raft.leases import LeaseHolder
+from garlicfarm.wire.messages import Grant
 
 MAX_EXPIRES_S = 65_535
 """A LeaseSet's header has 16 bits for it."""
@@ -79,11 +82,13 @@ class Surroundings(Protocol):
 
 
 class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """``master``: the farm's master destination in I2P base64, "": none; ``signs_for``: it in binary, where
+    """``boot``: of this process, ≥ 1, and higher than that of any before as far as its disk knows (D24).
+    ``master``: the farm's master destination in I2P base64, "": none; ``signs_for``: it in binary, where
     this node has its keys, whose report is ``master_key`` if they were made offline. ``publish_config``: this
     node's. ``last_published``: what a router has taken last, in earlier processes."""
 
     node_id: int
+    boot: int = 1
     master: str = ""
     signs_for: bytes | None = None
     master_key: KeyReport | None = None
@@ -92,7 +97,8 @@ class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberCore:
-    """``lease``: of this process. ``last_published``: what is to be reported as such, and kept in a file. It
+    """``lease``: of this process, that rests on its statuses; ``leases``: those that leaders grant it (D24).
+    ``last_published``: what is to be reported as such, and kept in a file. It
     is the `publisher_core.Role` of its publishers."""
 
     def __init__(
@@ -104,6 +110,7 @@ class MemberCore:
         now: Now,
     ) -> None:
         self.lease = Lease()
+        self.leases = LeaseHolder()
         self.offer = Offer()
         self.ending = Ending()
         self.turns = StatusTurns(fold, setup.node_id, self.lease)
@@ -114,6 +121,7 @@ class MemberCore:
         self._surroundings = surroundings
         self._now = now
         self._applied = 0
+        self._boot = 0  # as its statuses say, once there was one
         self._notes: list[Note] = []
         self._announced_since: int | None = None  # the turn of the successor that was announced last
         self._has_clients = False  # they were told of it
@@ -131,26 +139,41 @@ class MemberCore:
 
     @property
     def is_due(self) -> bool:
-        """See `Role`. Nothing new is due once the node ends."""
+        """See `Role`. Nothing new is due once the node ends, nor by the lease of an earlier naming, nor before
+        the farm knows of this process: the status that tells it releases what the one before held."""
+        fold, status_end_ms = self._fold, self.lease.expires_ms
+        has_lease = (
+            not fold.has_leases
+            or self.leases.end_ms(fold.state.since) is not None
+            or (status_end_ms is not None and self._now.boot_ms < status_end_ms)
+        )
         return (
-            self.is_named and self._fold.due_since is not None and self.may_sign and not self.ending.is_final
+            self.is_named
+            and fold.due_since is not None
+            and has_lease
+            and fold.boot(self._setup.node_id) in (0, self._boot)
+            and self.may_sign
+            and not self.ending.is_final
         )
 
     @property
     def lease_ms(self) -> int:
         """See `Role`."""
-        return lease_ms(self._fold.interval_ms, self._fold.R)
+        return self._fold.lease_lasts_ms
 
     @property
     def doubt_ms(self) -> int:
         """See `Role`: an earlier process may have begun its lease before leases became shorter."""
+        if self._fold.has_leases:
+            return self._fold.lease_waits_ms
         newest = self._fold.report(self._setup.node_id)
         return max(self.lease_ms, lease_ms(newest.interval_ms or 0, newest.R or 0))
 
     @property
     def lease_end_ms(self) -> int | None:
         """See `Role`."""
-        return self.lease.expires_ms
+        ends_ms = self.lease.expires_ms, self.leases.newest_end_ms
+        return max((end_ms for end_ms in ends_ms if end_ms is not None), default=None)
 
     @property
     def listed(self) -> Hashable:
@@ -263,6 +286,11 @@ class MemberCore:
         self._has_quorum = has_quorum
         if number == self.turns.number and self.turns.go("failed", now.boot_ms):
             self._notes.append(Note("status-not-posted", {"cause": cause}, is_warning=True))
+        self.step(now)
+
+    def on_grant(self, grant: Grant, now: Now) -> None:
+        """See `LeaseHolder.on_grant`."""
+        self.leases.on_grant(grant, now.boot_ms)
         self.step(now)
 
     def drain(self, drained: bool, now: Now) -> None:
@@ -545,6 +573,14 @@ class MemberCore:
         """Whether the service behind a leaf answers; True where nothing checks it."""
         return all(each.is_up for each in self.publishers if each.traits.destination == destination)
 
+    def _booted(self, node: NodeReport) -> BootedReport:
+        """With the number of this process: above that of all earlier ones, of which this member may learn
+        late. A new number releases what was held before, so it is not taken while something stands."""
+        known = self._fold.boot(self._setup.node_id)
+        if (not self._boot or known > self._boot) and not (known and self._is_exposed()):
+            self._boot = max(self._setup.boot, known + 1)
+        return BootedReport(**msgspec.structs.asdict(node), boot=self._boot or None)
+
     def _compose(self) -> None:
         """Make the entry of the status that was begun."""
         begun, figures = self.turns.begun, self._surroundings.figures()
@@ -567,7 +603,7 @@ class MemberCore:
             last_published_time=self.last_published_ms,
             publishing=self.publishing,
         )
-        config: dict[str, object] = {"node": node}
+        config: dict[str, object] = {"node": self._booted(node) if self._fold.has_leases else node}
         if figures.program is not None:
             config["program"] = figures.program
         if self.ending.is_draining:

@@ -93,7 +93,8 @@ class StatusTurns:
             R=fold.R,
             news=news,
         )
-        self._lease.begin(boot_ms, fold.interval_ms, fold.R)
+        if not fold.has_leases:
+            self._lease.begin(boot_ms, fold.interval_ms, fold.R)
         self.posted = news
 
     def next_sequence(self, date_ms: int) -> int:
@@ -169,5 +170,6 @@ class StatusTurns:
         assert self.begun is not None
         fold, id_ = self._fold, self._node_id
         if fold.last_sequence(id_) == self.sequence and bytes(fold.newest_entry(id_)) == self.entry:
-            self._lease.committed(self.begun.boot_ms)
+            if not fold.has_leases:
+                self._lease.committed(self.begun.boot_ms)
             self.told = self.begun.news

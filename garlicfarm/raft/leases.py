@@ -75,6 +75,7 @@ class LeaseGranter:
         self._heard: dict[int, tuple[int, int]] = {}  # member → its newest answered grant, when that was read
         self._since_ms: dict[Holding, int] = {}  # since when it is known
         self._lost: frozenset[Holding] = frozenset()
+        self._unsettled = 0, now_ms  # index of the change after which longer leases may run, since when known
 
     # ------------------------------------------------------------------ whom the leader reaches
 
@@ -108,11 +109,22 @@ class LeaseGranter:
 
     # ------------------------------------------------------------------ the log
 
-    def on_applied(self, holdings: tuple[Holding, ...], *, lasts_ms: int, waits_ms: int, now_ms: int) -> None:
+    def on_applied(
+        self,
+        holdings: tuple[Holding, ...],
+        *,
+        lasts_ms: int,
+        waits_ms: int,
+        now_ms: int,
+        unsettled: int = 0,
+    ) -> None:
         """The first entry of this term, and all before it, are applied, and the state says this.
         ``lasts_ms``: how long a lease lasts, on its holder's clock; ``waits_ms``: how long on this one until
-        it is over, whichever leader has granted it."""
+        it is over, whichever leader has granted it; ``unsettled``: the index of the change from which on
+        ``waits_ms`` is more than ``lasts_ms`` needs, 0: it is not."""
         self._lasts_ms, self._waits_ms = lasts_ms, waits_ms
+        if unsettled != self._unsettled[0]:
+            self._unsettled = unsettled, now_ms
         if holdings != self.holdings:
             self.holdings = holdings
             self._since_ms = {each: self._since_ms.get(each, now_ms) for each in holdings}
@@ -124,26 +136,25 @@ class LeaseGranter:
 
     # ------------------------------------------------------------------ granting
 
-    def grant(self, members: Iterable[int], now_ms: int) -> tuple[int, Grant] | None:
-        """The next grant and the member that it is for; None: there is none to be sent now. ``members``: of
-        the Configuration in force."""
+    def grant(self, member: int, members: Iterable[int], now_ms: int) -> Grant | None:
+        """The next grant for this member; None: there is none to be sent to it now. ``members``: of the
+        Configuration in force."""
         named = self._named
-        if named is None or named.member == self._node_id or named in self._lost or self._asked:
+        if named is None or named.member != member or named in self._lost or self._asked == member:
             return None
         quorum_ms = self._quorum_ms(members, now_ms)
         if quorum_ms is None:
             return None
         self._number += 1
-        self._asked = named.member
-        grant = Grant(
+        self._asked = member
+        return Grant(
             term=self.term,
             number=self._number,
-            answered=self._heard.get(named.member, (0, 0))[0],
+            answered=self._heard.get(member, (0, 0))[0],
             age_ms=now_ms - quorum_ms,
             lasts_ms=self._lasts_ms,
             index=named.index,
         )
-        return named.member, grant
 
     def on_grant_answered(self, member: int, number: int, now_ms: int) -> None:
         """The member has answered this grant, in this term."""
@@ -179,10 +190,23 @@ class LeaseGranter:
         """The entry is about to be appended in this term. Nothing more is granted for this naming."""
         self._lost |= {holding}
 
+    def settled(self, now_ms: int) -> int:
+        """The index of the change, once no lease runs any more that is longer than those given now: an entry
+        says so, which this leader appends now, if at all, and `on_settled` follows. 0: there is none."""
+        index, since_ms = self._unsettled
+        return index if index and now_ms >= since_ms + self._waits_ms else 0
+
+    def on_settled(self) -> None:
+        """The entry is about to be appended in this term."""
+        self._unsettled = self._unsettled[0], self._unsettled[1] + self._waits_ms
+
     def wake_ms(self) -> int | None:
-        """When `lost` has something to say, if nothing comes in before; None: never."""
+        """When `lost` or `settled` has something to say, if nothing comes in before; None: never."""
         others = [each for each in self.holdings if each.member != self._node_id and each not in self._lost]
-        return min(map(self._lost_ms, others), default=None)
+        found = [*map(self._lost_ms, others)]
+        if self._unsettled[0]:
+            found.append(self._unsettled[1] + self._waits_ms)
+        return min(found, default=None)
 
     def _lost_ms(self, holding: Holding) -> int:
         """A member that is named has the time of a lease to answer for the first time."""
@@ -227,3 +251,8 @@ class LeaseHolder:
     def end_ms(self, index: int) -> int | None:
         """When the lease ends of the member that is named since ``index``; None: it has none."""
         return self._end_ms if index == self._index and index else None
+
+    @property
+    def newest_end_ms(self) -> int | None:
+        """When the lease of its newest naming ends, whoever is named now; None: it never had one."""
+        return self._end_ms if self._index else None

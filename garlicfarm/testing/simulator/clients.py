@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from garlicfarm.levels import HIGHEST
 from garlicfarm.raft import Change, ConfChange, LogPosition
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.cluster import SimulatedCluster
@@ -183,7 +182,7 @@ class Administrator:
         servers = cluster.newest.servers
         self._refusals = 0
         kinds = [Change.SET]
-        if cluster.newest.level < HIGHEST:
+        if cluster.newest.level < cluster.highest_level:
             kinds.append(Change.RAISE)
         if len(servers) > 1:
             kinds += [Change.REMOVE] * 2

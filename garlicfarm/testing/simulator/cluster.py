@@ -15,7 +15,8 @@ import msgspec
 
 from garlicfarm.application import StateMachine
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
+from garlicfarm.extensions import LEASE, PRE_VOTE, READ_INDEX, TIMEOUT_NOW
+from garlicfarm.levels import HIGHEST
 from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role, SnapshotMeta
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_storage import Stored
@@ -34,7 +35,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-EXTENSIONS = (PRE_VOTE, TIMEOUT_NOW, READ_INDEX)
+EXTENSIONS = (PRE_VOTE, TIMEOUT_NOW, READ_INDEX, LEASE)
 ORDERED = 2**64 - 1
 _JOINING = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
 _NO_SERVERS = Configuration(0, 0)
@@ -66,6 +67,8 @@ class SimulatedCluster:
     applies entries to; ``timing``: the times of `RaftConfig`. ``rpc_timeout_ms``: how long a member waits for
     the answer to a request, ``answer_timeout_ms`` to a read, ``client_timeout_ms`` a client to anything."""
 
+    genesis_level = 0
+    highest_level = HIGHEST
     rpc_timeout_ms = 400
     answer_timeout_ms = 1_000
     client_timeout_ms = 1_000
@@ -99,7 +102,8 @@ class SimulatedCluster:
         )
         self.network.faults = self.faults.network
         ids = range(1, nodes + 1)
-        genesis = Configuration(0, 0, tuple(ClusterServer(i, f"tcp://member{i}:9001") for i in ids))
+        servers = tuple(ClusterServer(i, f"tcp://member{i}:9001") for i in ids)
+        genesis = Configuration(0, 0, servers, self.genesis_level)
         for member_id in ids:
             self.join(member_id, genesis)
 
@@ -241,6 +245,16 @@ class SimulatedCluster:
             return dropped.reason
         return None
 
+    def propose(self, member: SimulatedMember, entry: bytes) -> bool:
+        """Have a member append an entry of its own, if it leads; whether it did."""
+        assert member.node is not None
+        offer = self.token()
+        self.observer.refused.on_offered(offer, [entry])
+        if self.call(member, member.node.propose, [entry], then=lambda _: None) is None:
+            return True
+        self.observer.refused.on_refused(offer)
+        return False
+
     def token(self) -> int:
         """A new number."""
         self._next_token += 1
@@ -363,6 +377,22 @@ class SimulatedCluster:
     def on_applied(self, member: SimulatedMember) -> None:
         """A member's application advanced; for subclasses."""
 
+    def on_sending(self, member: SimulatedMember, peer: int, seq: int) -> None:
+        """A member is about to send a request of the core; for subclasses."""
+
+    def on_sent(self, member: SimulatedMember, peer: int, connection: Connection) -> None:
+        """It has sent it; for subclasses, which may send more, with tags that are no integers."""
+
+    def on_answered(self, member: SimulatedMember, peer: int, tag: Any, response: Response) -> None:
+        """A member reads an answer; for subclasses."""
+
+    def on_unanswered(self, member: SimulatedMember, peer: int, tag: Any) -> None:
+        """A request of a member gets no answer; for subclasses."""
+
+    def on_lease_request(self, member: SimulatedMember, request: Request) -> Response:
+        """Answer a LeaseRequest; for subclasses, which send them."""
+        raise NotImplementedError
+
     def take_snapshot(self, member: SimulatedMember, tail: int) -> None:
         """A member takes a snapshot and keeps a ``tail`` of the entries before it."""
         disk = member.disk
@@ -382,7 +412,9 @@ class SimulatedCluster:
         if connection is None:
             self.scheduler.at(self.scheduler.now, self._unreachable, member, member.generation, peer, seq)
         else:
+            self.on_sending(member, peer, seq)
             self.network.send(connection, seq, request)
+            self.on_sent(member, peer, connection)
 
     def _connect(
         self, member: SimulatedMember, node: RawNode, peer: int, reads: bool = False
@@ -417,9 +449,11 @@ class SimulatedCluster:
         for seq in tags:
             self._unreachable(member, member.generation, connection.server, seq)
 
-    def _unreachable(self, member: SimulatedMember, generation: int, peer: int, seq: int) -> None:
+    def _unreachable(self, member: SimulatedMember, generation: int, peer: int, seq: Any) -> None:
         if member.node is not None and member.generation == generation:
-            self.drive(member, member.node.report_unreachable, peer, seq)
+            self.on_unanswered(member, peer, seq)
+            if isinstance(seq, int):
+                self.drive(member, member.node.report_unreachable, peer, seq)
 
     def _serve(self, connection: Connection) -> None:
         member = self.members[connection.server]
@@ -434,7 +468,11 @@ class SimulatedCluster:
                 self.observer.refused.on_offered(token, [entry.value for entry in request.entries])
             elif _needs(request) - member.extensions:
                 raise Violation("no member breaks the protocol", f"{member} has no extension for {request}")
-            if request.type in _JOINING:
+            if request.type is MessageType.LEASE_REQUEST:
+                pending[0] = self.on_lease_request(member, request)
+                del member.answers[token]
+                self.network.answer(connection)
+            elif request.type in _JOINING:
                 self.drive(member, self._step_late, member, request, token)
             else:
                 self.drive(member, member.node.step, request, token)
@@ -456,7 +494,9 @@ class SimulatedCluster:
             if connection.client > 0:
                 member = self.members[connection.client]
                 assert member.node is not None
-                self.drive(member, member.node.step_response, tag, response)
+                self.on_answered(member, connection.server, tag, response)
+                if isinstance(tag, int):
+                    self.drive(member, member.node.step_response, tag, response)
             else:
                 self.clients[connection.client].on_answer(connection, tag, response)
 

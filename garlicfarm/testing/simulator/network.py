@@ -36,6 +36,7 @@ class Scheduler:
 
     def at(self, time_ms: int, function: Callable[..., None], *arguments: Any) -> None:
         """Schedule an event."""
+        assert time_ms >= self.now
         self._scheduled += 1
         heappush(self._heap, (time_ms, self._scheduled, function, arguments))
 
@@ -184,7 +185,8 @@ class Network:
             else:
                 connection.is_broken = True
                 self.lose(connection, SERVER)
-                self._scheduler.at(connection.arrival_ms[CLIENT] + 1, self.lose, connection, CLIENT)
+                last_ms = max(connection.arrival_ms[CLIENT], self._scheduler.now)
+                self._scheduler.at(last_ms + 1, self.lose, connection, CLIENT)
 
     def sever(self, connection: Connection) -> None:
         """Break a connection: nothing sent from now on arrives. Each side learns of it later."""

@@ -6,9 +6,11 @@ The members of a `SimulatedCluster` fold `garlicfarm.publishing.fold.PublisherFo
 core of a node decides (`garlicfarm.publishing.member_core.MemberCore`), with one or two plugins that
 refuse, hang, lie, have defects, answer late, and take long to be left (`simulated_plugin`). All faults of
 the simulator strike, the publisher most often; clocks run at rates up to 5 % off, and one member's wall
-clock shows anything. An administrator changes the interval and which members may publish, drains members,
-two at once, too, and stops nodes, at any time. A process that died counts as one that publishes until its
-next one has a plugin on standby, or its lease is over: its router did not get the order to stop.
+clock shows anything. In two of three seeds the farm is raised, at once or later, to the level at which leases
+ride on heartbeats (D24); clocks are up to 1 % off then. An administrator changes the interval, the lease and
+which members may publish, drains members, two at once, too, and stops nodes, at any time. A process that died
+counts as one that publishes until its next one has a plugin on standby, or its lease is over: its router did
+not get the order to stop.
 
 After every event these hold:
 
@@ -41,6 +43,8 @@ import msgspec
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.levels import LEASES
+from garlicfarm.publishing import granting
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -54,6 +58,8 @@ from garlicfarm.publishing.lease import least_R
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
+from garlicfarm.raft import Role
+from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
@@ -62,7 +68,8 @@ from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT, Connection
 from garlicfarm.testing.simulator.simulated_plugin import PluginFaults, SimulatedPlugin, Standing
-from garlicfarm.wire.messages import NO_LEADER, Response
+from garlicfarm.wire import decode_grant, encode_grant
+from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, Response, ValueType
 
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
@@ -167,6 +174,8 @@ class _Process:
         self._generation = member.generation
         self._number = 0  # of what is measured or posted
         self._poster = _Poster(self)
+        self._granter: LeaseGranter | None = None
+        self._again_ms = 0  # when a finding that was not appended is tried again
         self._wakes_ms: int | None = None
         self._stopped_ms: int | None = None
         self._bound_ms = 0
@@ -174,7 +183,9 @@ class _Process:
             Traits(name=f"plugin {one}", is_required=not one, retire_timeout_ms=rng.choice((1_000, 5_000)))
             for one in range(len(farm.standings[member.id]))
         ]
-        setup = MemberSetup(node_id=member.id, publish_config=rng.choice(farm.modes))
+        setup = MemberSetup(
+            node_id=member.id, boot=farm.next_boot(member.id), publish_config=rng.choice(farm.modes)
+        )
         self.core = MemberCore(farm.application(member), setup, traits, self, self.now())
         self.plugins = [
             SimulatedPlugin(self, own, standing)
@@ -212,6 +223,7 @@ class _Process:
         if at:
             self.scheduler.at(at, self.step)
         elif at is not None:
+            self._lead()
             self.core.step(self.now(), self.member.applied)
             self.on_told()
 
@@ -272,8 +284,53 @@ class _Process:
             self.core.on_measured(number, self.now())
             self.on_told()
 
+    # ------------------------------------------------------------------ leases on heartbeats
+
+    def granter(self) -> LeaseGranter | None:
+        """The leader's side, while this process leads."""
+        node = self.member.node
+        if node is None or node.role is not Role.LEADER:
+            self._granter = None
+        elif self._granter is None or self._granter.term != node.term:
+            self._granter = LeaseGranter(self.member.id, node.term, self.now().boot_ms)
+        return self._granter
+
+    def _lead(self) -> None:
+        """Tell the leader's side of what is applied, and append what it has found."""
+        granter, fold, now = self.granter(), self.farm.application(self.member), self.now()
+        if granter is None or self.member.position.term != granter.term:
+            return
+        granting.tell(granter, fold, now.boot_ms)
+        node = self.member.node
+        assert node is not None
+        own = granter.own([server.id for server in node.servers], now.boot_ms)
+        if own is not None:
+            self.core.leases.extend(*own)
+        if now.boot_ms < self._again_ms:
+            return
+        for entry, done in granting.findings(granter, fold, self.member.id, now.boot_ms, now.wall_ms):
+            if self.farm.propose(self.member, entry):
+                self.farm.counts["findings"] += 1
+                done()
+            else:
+                self._again_ms = now.boot_ms + self.farm.setting.timing["heartbeat_ms"]
+
+    def take_grant(self, request: Request) -> bool:
+        """A grant has arrived; whether it is from the leader of this member's term."""
+        node = self.member.node
+        assert node is not None
+        is_taken = request.term == node.term and node.leader == request.source
+        if is_taken:
+            self.farm.counts["grants"] += 1
+            self.core.on_grant(decode_grant(request.entries[0].value, request.term), self.now())
+            self.on_told()
+        return is_taken
+
     def _sleep(self) -> None:
-        wakes_ms = self.member.when(self.scheduler.now, self.core.wake_ms()) + 1
+        wakes = [self.core.wake_ms()]
+        if self._granter is not None and (found := self._granter.wake_ms()) is not None:
+            wakes.append(max(found, self._again_ms))
+        wakes_ms = self.member.when(self.scheduler.now, min(wakes)) + 1
         if self._wakes_ms is None or wakes_ms < self._wakes_ms:
             self._wakes_ms = wakes_ms
             self.scheduler.at(wakes_ms, self._wake, wakes_ms)
@@ -287,7 +344,7 @@ class _Process:
 
     def _check(self) -> None:
         core, now_ms = self.core, self.now().boot_ms
-        is_over = now_ms >= (core.lease.expires_ms or 0)
+        is_over = now_ms >= (core.lease_end_ms or 0)
         for plugin in self.plugins:
             standing, call = plugin.standing, plugin.own.call
             is_left = standing.is_left or (call is not None and call.task == "leave")
@@ -321,8 +378,11 @@ class PublisherSimulation(SimulatedCluster):
         self._publisher: int | None = None
         self._drained: set[int] = set()
         self._posted: Counter[int] = Counter()  # statuses, by member
+        self._boots: Counter[int] = Counter()  # numbers of processes, by member
         super().__init__(seed, nodes, self.draw_faults, lambda: PublisherFold(FARM), setting.timing)
         self._fault_injector = FaultInjector(self)
+        if not self.has_leases:
+            self.highest_level = LEASES - 1
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
         self.measure_ms = self.rng.choice((20, 200, 3_000))
@@ -351,7 +411,18 @@ class PublisherSimulation(SimulatedCluster):
 
     def draw_faults(self, rng: random.Random) -> Faults:
         """The faults of the seed."""
-        return _draw(rng, self.setting.slowness)
+        self.has_leases = rng.random() < 2 / 3
+        self.genesis_level = LEASES if self.has_leases and rng.random() < 0.5 else 0
+        drawn = _draw(rng, self.setting.slowness)
+        if not self.has_leases:
+            return drawn
+        return msgspec.structs.replace(drawn, rates=(990, 1010), no_extensions=0)
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a lease on heartbeats lasts, at ease: two elections, and what a plugin needs."""
+        timing = self.setting.timing
+        return 2 * timing["election_timeout_max_ms"] + 3 * timing["heartbeat_ms"] + 5_000
 
     def found(self) -> None:
         """Have the farm's interval and R committed."""
@@ -412,6 +483,56 @@ class PublisherSimulation(SimulatedCluster):
             return self.members[self._publisher]
         return super().pick(ids)
 
+    def next_boot(self, member_id: int) -> int:
+        """The number of a member's next process, as its disk says, which may be an older one."""
+        self._boots[member_id] += 1
+        return self._boots[member_id] if self.rng.random() < 0.9 else 1
+
+    def _granter(self, member: SimulatedMember) -> LeaseGranter | None:
+        process = self.processes.get(member.id)
+        return None if process is None else process.granter()
+
+    def on_sending(self, member: SimulatedMember, peer: int, seq: int) -> None:
+        if (granter := self._granter(member)) is not None:
+            granter.on_sent(peer, seq, member.clock_ms(self.scheduler.now))
+
+    def on_sent(self, member: SimulatedMember, peer: int, connection: Connection) -> None:
+        granter, node = self._granter(member), member.node
+        if granter is None or node is None:
+            return
+        now_ms = member.clock_ms(self.scheduler.now)
+        granted = granter.grant(peer, [server.id for server in node.servers], now_ms)
+        if granted is not None:
+            entry = LogEntry(0, ValueType.GRANT, encode_grant(granted))
+            request = Request(MessageType.LEASE_REQUEST, member.id, peer, granted.term, entries=(entry,))
+            self.network.send(connection, (granted.term, granted.number), request)
+
+    def on_answered(self, member: SimulatedMember, peer: int, tag: Any, response: Response) -> None:
+        if (granter := self._granter(member)) is None:
+            return
+        if isinstance(tag, int):
+            granter.on_answered(peer, tag, response.term)
+        elif tag[0] == granter.term:
+            if response.accepted and response.term == granter.term:
+                granter.on_grant_answered(peer, tag[1], member.clock_ms(self.scheduler.now))
+            else:
+                granter.on_grant_unanswered(peer, tag[1])
+
+    def on_unanswered(self, member: SimulatedMember, peer: int, tag: Any) -> None:
+        if (granter := self._granter(member)) is None:
+            return
+        if isinstance(tag, int):
+            granter.on_unreachable(peer, tag)
+        elif tag[0] == granter.term:
+            granter.on_grant_unanswered(peer, tag[1])
+
+    def on_lease_request(self, member: SimulatedMember, request: Request) -> Response:
+        process, node = self.processes.get(member.id), member.node
+        assert node is not None
+        is_taken = process is not None and process.take_grant(request)
+        number = decode_grant(request.entries[0].value, request.term).number
+        return Response(MessageType.LEASE_RESPONSE, member.id, request.source, node.term, number, is_taken)
+
     def on_applied(self, member: SimulatedMember) -> None:
         if (process := self.processes.get(member.id)) is not None:
             process.step()
@@ -467,13 +588,16 @@ class PublisherSimulation(SimulatedCluster):
             self._clear()
             return
         rng, own_ms = self.rng, self.setting.interval_ms
-        what = rng.choice(("interval", "override", "drain", "undrain", "stop"))
+        what = rng.choice(("interval", "override", "drain", "undrain", "stop", "lease"))
         member = self.pick([server.id for server in self.newest.servers])
         if what == "interval":
             self._order("interval", {"ms": rng.choice((own_ms, own_ms * 3 // 2, 4 * own_ms))})
         elif what == "override":
             mode = rng.choice((None, "on", "off", "auto"))
             self._order("override", {"member": member.id} | ({} if mode is None else {"mode": mode}))
+        elif what == "lease":
+            if self.newest.level >= LEASES:
+                self._order("lease", {"ms": self.lease_ms * rng.choice((2, 3, 6)) // 2})
         elif what == "stop":
             self._stop(member, rng.choice((own_ms // 2, 3 * own_ms, 10 * own_ms)))
         else:
@@ -496,6 +620,8 @@ class PublisherSimulation(SimulatedCluster):
     def _clear(self) -> None:
         """Repeat this: an earlier order may still be pending, and arrive after it."""
         self._order("interval", {"ms": self.setting.interval_ms})
+        if self.newest.level >= LEASES:
+            self._order("lease", {"ms": self.lease_ms})
         for server in self.newest.servers:
             self._order("override", {"member": server.id, "mode": "auto"})
 
@@ -517,7 +643,7 @@ class PublisherSimulation(SimulatedCluster):
 
     def lease_left_ms(self, member: SimulatedMember) -> int:
         """For how long its lease still lasts, by its own clock; negative after its end."""
-        expires_ms = self.processes[member.id].core.lease.expires_ms
+        expires_ms = self.processes[member.id].core.lease_end_ms
         return 0 if expires_ms is None else expires_ms - member.clock_ms(self.scheduler.now)
 
     def check_publishers(self) -> None:

@@ -102,7 +102,7 @@ class Standing:
     def _end_ms(self) -> int:
         if self._core is None:
             return self._ends_ms
-        end_ms = self._core.lease.expires_ms or 0
+        end_ms = self._core.lease_end_ms or 0
         return end_ms if self._left_ms is None else min(end_ms, self._left_ms + self._core.doubt_ms)
 
 
