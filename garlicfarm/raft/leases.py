@@ -75,7 +75,9 @@ class LeaseGranter:
         self._heard: dict[int, tuple[int, int]] = {}  # member → its newest answered grant, when that was read
         self._since_ms: dict[Holding, int] = {}  # since when it is known
         self._lost: frozenset[Holding] = frozenset()
-        self._unsettled = 0, now_ms  # index of the change after which longer leases may run, since when known
+        self._unsettled = 0  # the index of the change after which longer leases may run
+        self._unsettled_ms = now_ms  # since when it is known
+        self._has_settled = False  # whether the entry that says so is appended
 
     # ------------------------------------------------------------------ whom the leader reaches
 
@@ -123,8 +125,8 @@ class LeaseGranter:
         it is over, whichever leader has granted it; ``unsettled``: the index of the change from which on
         ``waits_ms`` is more than ``lasts_ms`` needs, 0: it is not."""
         self._lasts_ms, self._waits_ms = lasts_ms, waits_ms
-        if unsettled != self._unsettled[0]:
-            self._unsettled = unsettled, now_ms
+        if unsettled != self._unsettled:
+            self._unsettled, self._unsettled_ms, self._has_settled = unsettled, now_ms, False
         if holdings != self.holdings:
             self.holdings = holdings
             self._since_ms = {each: self._since_ms.get(each, now_ms) for each in holdings}
@@ -193,26 +195,28 @@ class LeaseGranter:
     def settled(self, now_ms: int) -> int:
         """The index of the change, once no lease runs any more that is longer than those given now: an entry
         says so, which this leader appends now, if at all, and `on_settled` follows. 0: there is none."""
-        index, since_ms = self._unsettled
-        return index if index and now_ms >= since_ms + self._waits_ms else 0
+        is_over = now_ms >= self._unsettled_ms + self._waits_ms
+        return self._unsettled if is_over and not self._has_settled else 0
 
     def on_settled(self) -> None:
         """The entry is about to be appended in this term."""
-        self._unsettled = self._unsettled[0], self._unsettled[1] + self._waits_ms
+        self._has_settled = True
 
     def wake_ms(self) -> int | None:
         """When `lost` or `settled` has something to say, if nothing comes in before; None: never."""
         others = [each for each in self.holdings if each.member != self._node_id and each not in self._lost]
         found = [*map(self._lost_ms, others)]
-        if self._unsettled[0]:
-            found.append(self._unsettled[1] + self._waits_ms)
+        if self._unsettled and not self._has_settled:
+            found.append(self._unsettled_ms + self._waits_ms)
         return min(found, default=None)
 
     def _lost_ms(self, holding: Holding) -> int:
-        """A member that is named has the time of a lease to answer for the first time."""
+        """A member that is named has the time of a lease to answer for the first time. After a change, a lease
+        of the former length may be one that no leader has granted."""
         since_ms = self._since_ms[holding] if holding.is_named else self._elected_ms
         _, heard_ms = self._heard.get(holding.member, (0, self._elected_ms))
-        return max(self._elected_ms, since_ms, heard_ms) + self._waits_ms
+        changed_ms = self._unsettled_ms if self._unsettled else self._elected_ms
+        return max(self._elected_ms, changed_ms, since_ms, heard_ms) + self._waits_ms
 
 
 class LeaseHolder:
