@@ -139,8 +139,8 @@ class MemberCore:
 
     @property
     def is_due(self) -> bool:
-        """See `Role`. Nothing new is due once the node ends, nor by the lease of an earlier naming, nor before
-        the farm knows of this process: the status that tells it releases what the one before held."""
+        """See `Role`. Nothing new is due once the node ends, nor by the lease of an earlier naming, nor
+        before the farm knows of this process: the status that tells it releases what the one before held."""
         fold, status_end_ms = self._fold, self.lease.expires_ms
         has_lease = (
             not fold.has_leases

@@ -211,8 +211,8 @@ class LeaseGranter:
         return min(found, default=None)
 
     def _lost_ms(self, holding: Holding) -> int:
-        """A member that is named has the time of a lease to answer for the first time. After a change, a lease
-        of the former length may be one that no leader has granted."""
+        """A member that is named has the time of a lease to answer for the first time. After a change, a
+        lease of the former length may be one that no leader has granted."""
         since_ms = self._since_ms[holding] if holding.is_named else self._elected_ms
         _, heard_ms = self._heard.get(holding.member, (0, self._elected_ms))
         changed_ms = self._unsettled_ms if self._unsettled else self._elected_ms

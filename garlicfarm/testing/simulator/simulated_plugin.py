@@ -62,7 +62,8 @@ class Standing:
     ``retire`` or a later ``standby`` is done, or the plugin has been left. A process that dies leaves it.
 
     It *counts* within the lease of the process that ordered it. What a plugin that is being left has opened
-    counts for a lease from then on, no longer: so long do others wait (docs/reference/protocol.md, D19)."""
+    counts for a lease from then on, no longer: so long do others wait (docs/reference/protocol.md, D19). It
+    does not where that lease was over before, as of a process that was stopped, whatever lease follows."""
 
     def __init__(self) -> None:
         self.is_up = False
@@ -81,6 +82,7 @@ class Standing:
     def leave(self, now_ms: int) -> None:
         """The plugin is ordered to be left."""
         if self._left_ms is None:
+            self.is_up = self.is_up and now_ms < self._end_ms()
             self._left_ms = now_ms
 
     def outlive(self) -> None:
