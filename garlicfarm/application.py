@@ -22,8 +22,9 @@ from garlicfarm.credentials.roles import UserRole
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Status
+from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.router import Router
-from garlicfarm.wire.messages import Configuration
+from garlicfarm.wire.messages import Configuration, Grant
 
 __all__ = [
     "AdminEndpoint",
@@ -35,6 +36,9 @@ __all__ = [
     "EventLogger",
     "FarmMetrics",
     "FarmSection",
+    "Grant",
+    "LeaseGranter",
+    "LeaseUser",
     "MemberReport",
     "Origin",
     "PeerContacts",
@@ -201,6 +205,28 @@ class ApplicationContext(Protocol):
         ...
 
 
+class LeaseUser(Protocol):
+    """An application with a role that one member has at a time, within leases that ride on heartbeats (D24).
+    Calls come from the core's task, and answer at once. Clocks: as `garlicfarm.raft.leases` says."""
+
+    def tell_leases(self, granter: LeaseGranter, now_ms: int) -> None:
+        """This member leads, and has applied the first entry of its term: call
+        `LeaseGranter.on_applied`."""
+
+    def find_lost(
+        self, granter: LeaseGranter, node_id: int, now_ms: int
+    ) -> Sequence[tuple[bytes, Callable[[], None]]]:
+        """The entries that this leader has to append in its term, by `LeaseGranter.lost` and ``settled``,
+        each with what to call once it is appended. They are not judged by `Application.check`."""
+        ...
+
+    def on_own_lease(self, index: int, end_ms: int) -> None:
+        """This leader is named since ``index``, and has a lease until ``end_ms``."""
+
+    def on_grant(self, grant: Grant) -> None:
+        """The leader of this member's term grants a lease: for `LeaseHolder.on_grant`."""
+
+
 class Application(ABC):
     """The application of one farm of a node: a `StateMachine`, and what it brings beside that.
 
@@ -252,6 +278,10 @@ class Application(ABC):
     async def let_go(self, bound_s: float) -> None:  # noqa: B027 - as `drain`
         """The node is about to end: let go as `drain` says, and return once another member does what this one
         did, or after ``bound_s``. Cancelled then; `run` is cancelled after that."""
+
+    def lease_user(self) -> LeaseUser | None:
+        """What takes leases on heartbeats; by default nothing. Asked once, before `run`."""
+        return None
 
     def endpoints(self, context: ApplicationContext) -> Sequence[AdminEndpoint]:
         """The application's own endpoints of the admin API; by default none. Asked once. Where the admin

@@ -18,6 +18,7 @@ from garlicfarm.errors import EntryRefused, RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
 from garlicfarm.node.hindrances import Hindrances
+from garlicfarm.node.leases import Leases
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import origin_now
@@ -57,6 +58,7 @@ class IncomingRequests:
         self,
         core: CoreInbox,
         membership: Membership,
+        leases: Leases,
         peers: Peers,
         application: Application,
         metrics: FarmMetrics,
@@ -71,6 +73,7 @@ class IncomingRequests:
         self.metrics = metrics
         self._core = core
         self._membership = membership
+        self._leases = leases
         self._peers = peers
         self._application = application
         self._hindrances = hindrances
@@ -262,6 +265,10 @@ class IncomingRequests:
     def _pass_on(self, request: Request, token: int) -> None:
         raw = self._core.raw
         try:
+            if request.type is MessageType.LEASE_REQUEST:
+                response = self._leases.take(request)
+                self._pending.pop(token).resolve(response)
+                return
             raw.step(request, token)
         except RemoteProtocolError as fault:
             if raw.accepts_term(request.term):

@@ -92,6 +92,13 @@ class Proposals:
         if proposal.outcome is not None:
             self._metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
 
+    def append(self, entry: bytes) -> bool:
+        """In a turn: have the core append an entry of this node's own, without waiting for its outcome;
+        whether it did."""
+        proposal = Proposal()
+        self._start(partial(self._core.raw.propose, [entry]), self._core.next_token(), proposal)
+        return proposal.dropped is None
+
     def propose(self, start: Callable[[int], None]) -> Proposal:
         """Have the core do ``start(token)``, which may raise `ProposalDropped`."""
         proposal = Proposal()

@@ -24,6 +24,7 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.hindrances import Hindrances
 from garlicfarm.node.incoming_requests import IncomingRequests
+from garlicfarm.node.leases import Leases
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.node.programs import Programs
@@ -102,8 +103,16 @@ class Replica:
         self.membership = Membership(
             core, self.peers, self.proposals, self.programs, host.dial, host.note_leave_order, log
         )
+        self.leases = Leases(core, self.peers, application.lease_user(), self.proposals.append)
         self.requests = IncomingRequests(
-            core, self.membership, self.peers, application, metrics, self.hindrances, self._run_turn
+            core,
+            self.membership,
+            self.leases,
+            self.peers,
+            application,
+            metrics,
+            self.hindrances,
+            self._run_turn,
         )
         self.applier = Applier(core, self.membership, application, store, log)
         self._turns = Turns(core, self.requests, self.applier, self._carry_out)
@@ -166,6 +175,7 @@ class Replica:
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.disk.watch)
+            nursery.start_soon(self.leases.run)
             # Trio runs it before the loop returns from its first checkpoint and applies anything.
             nursery.start_soon(self.application.run, self)
             nursery.start_soon(self._turns.run)
@@ -190,9 +200,11 @@ class Replica:
             self.disk.on_piece_submit()
             self.writer.submit_chunk(received.token, received.chunk)
         for outgoing in ready.requests:
+            self.leases.on_sending(outgoing.peer, outgoing.seq)
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
             self.metrics.sent[outgoing.request.type] += 1
         if ready.requests:
+            self.leases.on_sent()
             self.peers.flush()
         if ready.responses:
             self.requests.answer(ready.responses)
@@ -257,7 +269,9 @@ class Replica:
 
     def on_response(self, seq: int, response: Response) -> None:
         """See `PeerEvents`, as for the following ones."""
-        self.core.add(self._step_response, seq, response)
+        self.leases.on_response(seq, response)
+        if seq > 0:
+            self.core.add(self._step_response, seq, response)
 
     def _step_response(self, seq: int, response: Response) -> None:
         self.core.raw.step_response(seq, response)
@@ -269,7 +283,9 @@ class Replica:
         self._turns.run_now()
 
     def on_unreachable(self, peer: int, seq: int) -> None:
-        self.core.put(self.core.raw.report_unreachable, peer, seq)
+        self.leases.on_unreachable(peer, seq)
+        if seq > 0:
+            self.core.put(self.core.raw.report_unreachable, peer, seq)
 
     def on_connected(self, peer: int, extensions: frozenset[str]) -> None:
         self.core.put(self.core.raw.set_extensions, peer, extensions)

@@ -293,6 +293,11 @@ class MemberCore:
         self.leases.on_grant(grant, now.boot_ms)
         self.step(now)
 
+    def on_own_lease(self, index: int, end_ms: int, now: Now) -> None:
+        """This member leads, and is named since ``index``: see `LeaseGranter.own`."""
+        self.leases.extend(index, end_ms)
+        self.step(now)
+
     def drain(self, drained: bool, now: Now) -> None:
         """Set or remove the mark that lets another member take over."""
         self.ending.drain(drained)

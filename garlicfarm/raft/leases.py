@@ -73,6 +73,7 @@ class LeaseGranter:
         self._number = 0  # of the newest grant
         self._asked = 0  # the member that has yet to answer it, 0: none
         self._heard: dict[int, tuple[int, int]] = {}  # member → its newest answered grant, when that was read
+        self._leased: Holding | None = None  # the naming for which a lease was granted last
         self._since_ms: dict[Holding, int] = {}  # since when it is known
         self._lost: frozenset[Holding] = frozenset()
         self._unsettled = 0  # the index of the change after which longer leases may run
@@ -80,6 +81,10 @@ class LeaseGranter:
         self._has_settled = False  # whether the entry that says so is appended
 
     # ------------------------------------------------------------------ whom the leader reaches
+
+    def is_waiting_for(self, member: int) -> bool:
+        """Whether `on_sent` would learn nothing from another request to this member."""
+        return member in self._samples
 
     def on_sent(self, member: int, seq: int, now_ms: int) -> None:
         """A Raft request is about to be sent. One at a time is enough to know when a member was reached."""
@@ -138,21 +143,35 @@ class LeaseGranter:
 
     # ------------------------------------------------------------------ granting
 
+    @property
+    def named(self) -> int:
+        """The member that grants are for, 0: there is none."""
+        named = self._named
+        return 0 if named is None or named.member == self._node_id or named in self._lost else named.member
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether that member has no lease yet, and may be sent the next grant."""
+        return self.named not in (0, self._asked) and self._leased != self._named
+
     def grant(self, member: int, members: Iterable[int], now_ms: int) -> Grant | None:
         """The next grant for this member; None: there is none to be sent to it now. ``members``: of the
         Configuration in force."""
         named = self._named
-        if named is None or named.member != member or named in self._lost or self._asked == member:
+        if named is None or self.named != member or self._asked == member:
             return None
         quorum_ms = self._quorum_ms(members, now_ms)
         if quorum_ms is None:
             return None
         self._number += 1
         self._asked = member
+        answered, _ = self._heard.get(member, (0, 0))
+        if answered:
+            self._leased = named
         return Grant(
             term=self.term,
             number=self._number,
-            answered=self._heard.get(member, (0, 0))[0],
+            answered=answered,
             age_ms=now_ms - quorum_ms,
             lasts_ms=self._lasts_ms,
             index=named.index,

@@ -9,26 +9,29 @@ from typing import Any, NoReturn
 import msgspec
 import trio
 
-from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
+from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import RETIRE_TIMEOUT_S
+from garlicfarm.errors import StorageError
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.member_task import MemberTask
-from garlicfarm.node.publisher.published_record import PublishedRecord
+from garlicfarm.node.publisher.published_record import PublishedRecord, next_boot
 from garlicfarm.node.publisher.publishers import (
     check_publishers,
     make_publishers,
     publisher_directory,
     read_master_keys,
 )
+from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_R
-from garlicfarm.wire.messages import Configuration
+from garlicfarm.raft.leases import LeaseGranter
+from garlicfarm.wire.messages import Configuration, Grant
 
 
-class PublisherApplication(Application):
+class PublisherApplication(Application, LeaseUser):
     """``fold`` names the publisher; the tasks report this node's status, hand over the leadership, and
     publish."""
 
@@ -67,8 +70,13 @@ class PublisherApplication(Application):
         self._section, self._node_id = section, node_id
         keys = read_master_keys(section, node_id)
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
-        record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
-        self._part = MemberTask(context, fold, keys, plugins, record)
+        directory = publisher_directory(context.data_dir, section.name)
+        record = PublishedRecord(directory / "published.json")
+        try:
+            boot = await trio.to_thread.run_sync(next_boot, directory / "boot")
+        except OSError as error:
+            raise StorageError(f"{directory}: the number of this process cannot be kept: {error}") from error
+        self._part = MemberTask(context, fold, keys, plugins, record, boot)
         self._part.drain(self._is_drained)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
@@ -101,6 +109,25 @@ class PublisherApplication(Application):
                     else:
                         log.warning("entry-skipped", reason=reason, count=count)
             await context.wait_applied(context.applied_index)
+
+    # ------------------------------------------------------------------ leases on heartbeats
+
+    def lease_user(self) -> LeaseUser:
+        return self
+
+    def tell_leases(self, granter: LeaseGranter, now_ms: int) -> None:
+        granting.tell(granter, self.fold, now_ms)
+
+    def find_lost(self, granter: LeaseGranter, node_id: int, now_ms: int) -> list[granting.Finding]:
+        return granting.findings(granter, self.fold, node_id, now_ms, time.time_ns() // 1_000_000)
+
+    def on_own_lease(self, index: int, end_ms: int) -> None:
+        if self._part is not None:
+            self._part.on_own_lease(index, end_ms)
+
+    def on_grant(self, grant: Grant) -> None:
+        if self._part is not None:
+            self._part.on_grant(grant)
 
     # ------------------------------------------------------------------ letting go
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 
-import trio
-
+from garlicfarm.node.boot_clock import boot_ms
 from garlicfarm.publishing.member_core import Now
 
 
 def now() -> Now:
-    """This moment. The clock of leases is Trio's, with the time while the machine was suspended added."""
-    suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    return Now(round(1000 * trio.current_time()) + suspended_ns // 1_000_000, wall_ms())
+    """This moment."""
+    return Now(boot_ms(), wall_ms())
 
 
 def wall_ms() -> int:

@@ -23,6 +23,7 @@ from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import MemberCore, MemberSetup
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
+from garlicfarm.wire.messages import Grant
 
 
 class MemberTask:
@@ -35,6 +36,7 @@ class MemberTask:
         keys: DestinationKeys | None,
         publishers: Sequence[Publisher],
         record: PublishedRecord,
+        boot: int,
     ) -> None:
         self._context = context
         self._fold = fold
@@ -47,6 +49,7 @@ class MemberTask:
         meta = context.section.meta
         setup = MemberSetup(
             node_id=context.node_id,
+            boot=boot,
             master=meta.destination or "",
             signs_for=None if keys is None else keys.destination,
             master_key=_report(keys),
@@ -86,6 +89,16 @@ class MemberTask:
                 self._on_stepped()
                 await self._context.wait_applied(applied)
         raise AssertionError("unreachable: it runs until cancelled")
+
+    def on_grant(self, grant: Grant) -> None:
+        """See `MemberCore.on_grant`."""
+        self.core.on_grant(grant, clocks.now())
+        self._on_stepped()
+
+    def on_own_lease(self, index: int, end_ms: int) -> None:
+        """See `MemberCore.on_own_lease`."""
+        self.core.on_own_lease(index, end_ms, clocks.now())
+        self._on_stepped()
 
     def drain(self, drained: bool) -> None:
         """See `MemberCore.drain`."""

@@ -1,4 +1,5 @@
-"""What this node published last, in a file, so that a restarted node still reports it."""
+"""What a node keeps of its part in publishing, in files: what it published last, so that a restarted node
+reports it, and the number of its process."""
 
 from __future__ import annotations
 
@@ -30,3 +31,15 @@ class PublishedRecord:
         """Keep it, durably. Raises `OSError`."""
         make_private_directory(self._path.parent)
         replace_file(self._path, [msgspec.json.encode(published)], 0o600)
+
+
+def next_boot(path: Path) -> int:
+    """The number of a new process (D24), one above that in the file at ``path``, which has it now; 1 where
+    that is missing, damaged or not readable: then the log knows better. Durable on return. Raises
+    `OSError`."""
+    boot = 1
+    with suppress(OSError, ValueError):
+        boot = min(int(read_file(path)) + 1, 2**62)
+    make_private_directory(path.parent)
+    replace_file(path, [b"%d\n" % max(boot, 1)], 0o600)
+    return max(boot, 1)

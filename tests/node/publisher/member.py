@@ -114,4 +114,4 @@ def task_of(
 ) -> MemberTask:
     context.section.publisher = context.section.publisher[:1] * len(plugins)
     record = PublishedRecord(directory / "publisher" / "published.json")
-    return MemberTask(cast(ApplicationContext, context), context.fold, keys, plugins, record)
+    return MemberTask(cast(ApplicationContext, context), context.fold, keys, plugins, record, 1)
