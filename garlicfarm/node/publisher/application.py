@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -72,16 +73,19 @@ class PublisherApplication(Application, LeaseUser):
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
         directory = publisher_directory(context.data_dir, section.name)
         record = PublishedRecord(directory / "published.json")
-        try:
-            boot = await trio.to_thread.run_sync(next_boot, directory / "boot")
-        except OSError as error:
-            raise StorageError(f"{directory}: the number of this process cannot be kept: {error}") from error
+        boot = await self._next_boot(directory / "boot") if plugins else 1
         self._part = MemberTask(context, fold, keys, plugins, record, boot)
         self._part.drain(self._is_drained)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
             nursery.start_soon(self._part.run)
             nursery.start_soon(HandOver(context, fold).run)
+
+    async def _next_boot(self, path: Path) -> int:
+        try:
+            return await trio.to_thread.run_sync(next_boot, path)
+        except OSError as error:
+            raise StorageError(f"{path}: the number of this process cannot be kept: {error}") from error
 
     async def _log_decisions(
         self, context: ApplicationContext, publisher: int | None, skipped: dict[str, int]
