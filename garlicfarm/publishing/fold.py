@@ -9,11 +9,12 @@ leaves are those of `policy`: set by committed administrative entries, else thes
 **What one entry does.** An entry is skipped, and counted as such, for the first of these reasons that
 applies: it is not valid (`entries`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
 status while at least three members are recent, dated more than ten years past farm time, if that is
-past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
-above the last applied one of its author ("repeated", D17; the author is the member ``id``, or the user
-``by`` of a note). After every other entry except notes, and after every Configuration, the points below are
-evaluated once, in this order. When a Configuration removes a member, its records are deleted at once, or
-when it no longer holds (point 6). From then on its statuses count against no member, even if it returns.
+past 2020 ("years ahead"); it is a status of a former process (point 8); it comes from no current member
+("not a member"); its ``sequence`` is not above the last applied one of its author ("repeated", D17; the
+author is the member ``id``, or the user ``by`` of a note); it is a finding that is void (point 8). After
+every other entry except notes, and after every Configuration, the points below are evaluated once, in this
+order. When a Configuration removes a member, its records are deleted at once, or when it no longer holds
+(point 6). From then on its statuses count against no member, even if it returns.
 
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
    that this status names (else the farm's at that index). For each interval in use by the newest status
@@ -49,9 +50,12 @@ when it no longer holds (point 6). From then on its statuses count against no me
    which the member is named, or which took the role from it. It makes the member ineligible until a status
    of its own with ``applied`` ≥ the index of the finding, point 5 follows, and the member is released. A
    status with a higher ``config.node.boot`` than any before of its author, if there was one, releases its
-   author if that is not named; one with a lower number is skipped ("former process"). A lease lasts as the
-   order ``lease`` says. The length before is kept, if anyone holds, until a finding ``settled`` names the
-   index of the change; before the raise to this level it is that of the longest lease of a status.
+   author if that is not named; one with a lower number, or none, is skipped ("former process"). Numbers count
+   since the raise to this level, or since the author became a member. A lease lasts as the order ``lease``
+   says; before the first one, as by point 6 with the farm's interval and R at the raise, but at least 1 s and
+   at most 600 s. The longest that it has lasted is kept, if anyone holds when it changes, until a finding
+   ``settled`` names the index of the last change. At the raise, if anyone holds, that is the longest by
+   point 6 with the farm's interval and R, and with those of each newest status.
 """
 
 from __future__ import annotations
@@ -329,8 +333,8 @@ class PublisherFold(FarmQueries):
         record.sanction = max(record.sanction - 1, 0)
         if author == state.publisher and state.due_since is not None and began >= state.due_since:
             self._judge_failure(record, scored)
-        if state.leases and began >= state.leases.lost.get(author, began + 1):
-            del state.leases.lost[author]
+        if state.leases and node.applied is not None and node.applied >= state.leases.lost.get(author, index):
+            state.leases.lost.pop(author, None)
         self._find_candidate(author)
 
         if node.role == "leader":
@@ -375,7 +379,7 @@ class PublisherFold(FarmQueries):
             leases.boots = {id_: boot for id_, boot in leases.boots.items() if id_ in state.members}
             leases.lost = {id_: lost for id_, lost in leases.lost.items() if id_ in state.members}
         elif self.level >= LEASES:
-            held = [lease_ms(record.interval_ms, record.R) for record in state.records.values()]
+            held = [lease_ms(one.interval_ms, one.R) for one in state.records.values() if one.index]
             lasts_ms = lease_ms(self.interval_ms, self.R)
             state.leases = LeaseState(lasts_ms=min(max(lasts_ms, MIN_LEASE_MS), MAX_LEASE_MS))
             if state.holders:

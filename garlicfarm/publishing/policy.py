@@ -94,8 +94,6 @@ class Policy(msgspec.Struct, kw_only=True):
                 key = f"remove {args['member']}"
             case "level":
                 key = f"level {args['to']}"
-            case "lost" | "settled":
-                in_force = False
             case "exclude" | "include":
                 hash_ = str(args["hash"])
                 key, in_force = f"exclude {hash_}", admin.action == "exclude"

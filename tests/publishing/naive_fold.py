@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
         "remote_sensing": 5,
     },
 }
+SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2}
 MILLION = 1_000_000
 YEAR_2020_MS = 1_577_836_800_000
 TEN_YEARS_MS = 315_576_000_000
@@ -92,6 +93,7 @@ class Said:
         self.index, self.text, self.entry = index, text, entry
         self.date: int = entry["date"]
         self.applied: int | None = node.get("applied")
+        self.boot: int = node.get("boot") or 0
         self.interval_ms: int = node.get("interval_ms") or defaults["interval_ms"]
         self.R: int = node.get("R") or defaults["R"]
         self.publishing: bool | None = meta.get("publishing")
@@ -131,6 +133,9 @@ class NaiveFold:
         self.last_published_ms = 0
         self.costs: dict[int, int] = {}
         self.sanctions: dict[int, Said] = {}  # member -> the status that brought the last one
+        self.found_lost: list[tuple[int, int]] = []  # index, member
+        self.lease: dict[str, int] | None = None  # since level 2
+        self.since_level_2 = 0
 
     # What is asked of the past
 
@@ -157,6 +162,8 @@ class NaiveFold:
                 pass
             elif key == "remove":
                 key = f"remove {args['member']}"
+            elif key == "lease":
+                pass
             elif key == "level":
                 key = f"level {args['to']}"
             else:
@@ -221,9 +228,25 @@ class NaiveFold:
         recent = [member for member in self.members if self.recent(member)]
         if not any(self.leaves(member) for member in recent):
             return []
-        willing = [member for member in recent if self.mode(member) != "off"]
+        willing = [member for member in recent if self.mode(member) != "off" and not self.lost_index(member)]
         able = [member for member in willing if self.newest(member).publishing is not None]
         return able or willing
+
+    def lost_index(self, member: int) -> int:
+        """The finding that keeps it from being eligible; 0: none does."""
+        if member not in self.members:
+            return 0
+        found = [at for at, one in self.found_lost if one == member and at > self.joined[member]]
+        at = max(found, default=0)
+        is_back = any(
+            said.index > at and said.applied is not None and said.applied >= at for said in self.said[member]
+        )
+        return 0 if is_back else at
+
+    def boot(self, member: int, before: int) -> int:
+        """The number of its newest process among its statuses before an index; 0: none is known."""
+        since = max(self.since_level_2, self.joined[member])
+        return max((said.boot for said in self.said[member] if since < said.index < before), default=0)
 
     def sanction(self, member: int) -> int:
         """For how many statuses more it ranks behind the others."""
@@ -268,11 +291,27 @@ class NaiveFold:
             if entry["config"]["admin"]["action"] != "override"
             or entry["config"]["admin"]["args"]["member"] in members
         ]
+        if self.level >= 2 and self.lease is None:
+            self._begin_leases(index)
         self._decide(index, None)
 
-    def apply(self, index: int, entry_text: bytes, malformed: str | None) -> None:
+    def _begin_leases(self, index: int) -> None:
+        def lasts_ms(one: Any) -> int:
+            return 3 * (one["R"] - 1) * one["interval_ms"] // 4
+
+        policy = self.policy()
+        newest = [vars(one) for one in map(self.newest, self.said) if one]
+        longest = max(map(lasts_ms, [policy, *newest])) if self.holders else 0
+        self.since_level_2 = index
+        self.lease = {
+            "lasts_ms": sorted((1_000, lasts_ms(policy), 600_000))[1],
+            "before_ms": longest,
+            "changed": index if self.holders else 0,
+        }
+
+    def apply(self, index: int, entry_text: bytes, malformed: str | None, term: int = 1) -> None:
         """``malformed``: why it is refused whatever the state."""
-        reason = malformed or self._take(index, entry_text)
+        reason = malformed or self._take(index, entry_text, term)
         if reason is not None:
             self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
@@ -280,13 +319,15 @@ class NaiveFold:
         for kept in (self.said, self.sequences, self.costs, self.sanctions):
             kept.pop(member, None)
 
-    def _take(self, index: int, entry_text: bytes) -> str | None:
+    def _take(self, index: int, entry_text: bytes, term: int) -> str | None:
         entry = json.loads(entry_text)
         admin = (entry.get("config") or {}).get("admin")
         args = {} if admin is None else admin["args"]
         if admin is not None:
-            if admin["action"] == "level" and self.level < 1:
+            if self.level < SINCE.get(admin["action"], 0):
                 return "unknown action"
+            if admin["action"] in ("lost", "settled") and args["term"] != term:
+                return "another term"
             if admin["action"] in ("override", "remove") and args["member"] not in self.members:
                 return "not a member"
             if admin["action"] == "exclude" and len(self.policy()["excluded"] | {args["hash"]}) > 1024:
@@ -300,18 +341,50 @@ class NaiveFold:
         is_founded = admin is not None and not self.members  # before the first Configuration
         if not is_founded and author not in self.members:
             return "not a member"
+        said = Said(index, entry_text.decode(), entry, self.policy())
+        if admin is None and self.level >= 2 and said.boot < self.boot(author, index):
+            return "former process"
         if sequence is not None and not is_founded:
             if sequence <= self.sequences.get(author, -1):
                 return "repeated"
             self.sequences[author] = sequence
+        if admin is not None and admin["action"] == "lost":
+            return self._find_lost(index, args["member"], args["index"])
+        if admin is not None and admin["action"] == "settled":
+            return self._settle(args["index"])
         if admin is not None:
+            if admin["action"] == "lease":
+                self._change_lease(index, args["ms"])
             self.orders.append((index, entry))
             for member in self.said:
                 self._reprice(member)
             self._decide(index, None)
         else:
-            self.status(Said(index, entry_text.decode(), entry, self.policy()))
+            self.status(said)
         return None
+
+    def _find_lost(self, index: int, member: int, since: int) -> str | None:
+        named = self.since if member == self.publisher else self.holders.get(member)
+        if named != since:
+            return "another naming"
+        self.found_lost.append((index, member))
+        self._decide(index, None, gone=member)
+        return None
+
+    def _settle(self, changed: int) -> str | None:
+        if not self.lease["before_ms"] or self.lease["changed"] != changed:
+            return "another change"
+        self.lease["before_ms"] = 0
+        return None
+
+    def _change_lease(self, index: int, lasts_ms: int) -> None:
+        if lasts_ms != self.lease["lasts_ms"]:
+            longest = max(self.lease["before_ms"], self.lease["lasts_ms"])
+            self.lease = {
+                "lasts_ms": lasts_ms,
+                "before_ms": longest if self.holders else 0,
+                "changed": index,
+            }
 
     def _years_ahead(self, entry: dict[str, Any]) -> bool:
         believed = entry["id"] == 0 or sum(self.recent(one) for one in self.members) >= 3
@@ -344,11 +417,13 @@ class NaiveFold:
         said.judged = due and said.publishing is not None
         if said.judged and self.failures(author) >= said.R:
             self.sanctions[author] = said
-        self._decide(said.index, said)
+        is_next_process = self.level >= 2 and said.boot > self.boot(author, said.index) > 0
+        self._decide(said.index, said, gone=author if is_next_process else 0)
         if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
             self.last_published_ms = max(self.last_published_ms, said.published_ms)
 
-    def _decide(self, index: int, said: Said | None) -> None:
+    def _decide(self, index: int, said: Said | None, gone: int = 0) -> None:
+        """``gone``: the member whose process that held before is no more."""
         dates = sorted(self.newest(one).date for one in self.members if self.recent(one))
         if dates:
             self.farm_time_ms = dates[(len(dates) - 1) // 2]
@@ -367,7 +442,7 @@ class NaiveFold:
                 and said.applied is not None
                 and said.applied >= self.holders[holder]
             )
-            if told or not self.recent(holder):
+            if told or holder == gone or (self.level < 2 and not self.recent(holder)):
                 del self.holders[holder]
                 if holder not in self.members:
                     self._forget(holder)
@@ -395,6 +470,8 @@ class NaiveFold:
         named = max(front, key=lambda one: (self.score(one), -one))
         if self.publisher is None:
             return named, "vacant"
+        if self.lost_index(self.publisher):
+            return named, "lost"
         return named, "group" if self.publisher in eligible else "ineligible"
 
     # What it amounts to
@@ -441,12 +518,22 @@ class NaiveFold:
                 "records": records,
                 "notes": dict(sorted(self.notes.items())),
                 "skipped": dict(sorted(self.skipped.items())),
-            },
+            }
+            | self._leases(),
             separators=(",", ":"),
             ensure_ascii=False,
         )
         pieces = text.split('"a status, verbatim"')
         return "".join(part for pair in zip(pieces, [*statuses, ""], strict=True) for part in pair).encode()
+
+    def _leases(self) -> dict[str, Any]:
+        if self.lease is None:
+            return {}
+        boots = {member: self.boot(member, 2**63) for member in self.members}
+        lost = {member: self.lost_index(member) for member in self.members}
+        maps = {"boots": boots, "lost": lost}
+        told = {name: {one: at for one, at in of_each.items() if at} for name, of_each in maps.items()}
+        return {"leases": self.lease | told}
 
     def _record(self, member: int, statuses: list[str]) -> dict[str, Any]:
         newest = self.newest(member)

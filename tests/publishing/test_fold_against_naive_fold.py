@@ -56,6 +56,7 @@ class Script:
         self.naive = NaiveFold("farm")
         self.farm = PublisherFold("farm")
         self.index = self.level = 0
+        self.term = 1
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
         self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, most + 1)}
         self.sequences = dict.fromkeys(range(most + 1), 0)
@@ -64,22 +65,19 @@ class Script:
         self.quality = {member: chance.randrange(101) for member in range(1, most + 1)}
         self.keyless = chance.random() < 0.2
         self.equals = chance.random() < 0.2  # all have the same figures
+        self.boots = {member: chance.choice([0, 1, 1, 7]) for member in range(most + 1)}
+        self.bootless = chance.random() < 0.1
         self.seen: Counter[str] = Counter()
 
     def run(self) -> Counter[str]:
         """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
         count = self.chance.choice([1, 2, 3, 3, 4, 5] if self.most == 6 else range(6, self.most))
+        self.level = self.chance.choice([0, 0, 0, 1, 2])
         self.configure(sorted(self.chance.sample(range(1, self.most), count)))
         for _ in range(self.length):
-            self.index += 1
             before = self.naive.publisher, self.naive.due_since
-            if self.chance.random() < 0.02:
-                self.level = max(self.level, self.chance.choice([0, 0, 0, 1]))
-                self.configure(self.another_membership())
-            else:
-                entry, malformed = self.entry()
-                self.naive.apply(self.index, entry, malformed)
-                self.farm.apply(self.index, 1, entry)
+            was_held = len(self.naive.holders)
+            self.step()
             snapshot = self.farm.snapshot()
             assert json.loads(snapshot) == json.loads(self.naive.snapshot())
             assert snapshot == self.naive.snapshot()
@@ -92,9 +90,32 @@ class Script:
                 self.seen[self.naive.because] += 1
             if before[1] is None and self.naive.due_since not in (None, self.naive.since):
                 self.seen["handed over"] += 1
+            self.seen["released"] += len(self.naive.holders) < was_held
+            if lease := self.naive.lease:
+                gone = [one for one in self.naive.holders if one not in self.naive.members]
+                silent = [one for one in self.naive.holders if not self.naive.recent(one)]
+                self.seen["removed, and held at level 2"] += bool(gone)
+                self.seen["silent, and held at level 2"] += bool(silent)
+                self.seen["lost"] += any(map(self.naive.lost_index, self.naive.members))
+                self.seen["a longer lease may run"] += lease["before_ms"] > 0
             self.seen["three recent"] += sum(map(self.naive.recent, self.naive.members)) == 3
             self.seen["sanctioned"] += any(map(self.naive.sanction, self.naive.members))
         return self.seen + Counter(self.naive.skipped)
+
+    def step(self) -> None:
+        """One entry more, for both."""
+        self.index += 1
+        self.term += self.chance.random() < 0.05
+        what = self.chance.random()
+        if what < 0.01:
+            self.level = max(self.level, self.chance.choice([0, 1, 2, 2]))
+            self.configure([*self.naive.members])
+        elif what < 0.03:
+            self.configure(self.another_membership())
+        else:
+            entry, malformed = self.entry()
+            self.naive.apply(self.index, entry, malformed, self.term)
+            self.farm.apply(self.index, self.term, entry)
 
     def configure(self, members: list[int]) -> None:
         self.naive.configure(self.index, members, self.level)
@@ -115,17 +136,19 @@ class Script:
         what = self.chance.random()
         if what < 0.02:
             return self.chance.choice(MALFORMED)
-        if what < 0.10:
+        if what < 0.08:
             return self.written(self.admin()), None
         if what < 0.13:
+            return self.written(self.finding(), has_sequence=0.1), None
+        if what < 0.16:
             by = self.chance.choice(["alice", "bob"])
             return self.written({"id": 0, "date": self.date(0), "config": {"by": by}}), None
         return self.written(self.status()), None
 
-    def written(self, entry: dict[str, Any]) -> bytes:
+    def written(self, entry: dict[str, Any], has_sequence: float = 0.7) -> bytes:
         author = entry["id"]
         self.sequences[author] += self.chance.choice([1, 1, 1, 1, 1, 1, 1, 0, -1])
-        if self.chance.random() < 0.7:
+        if self.chance.random() < has_sequence:
             entry["sequence"] = max(self.sequences[author], 0)
         return json.dumps({"cluster": "farm"} | entry, separators=(",", ":")).encode()
 
@@ -138,33 +161,50 @@ class Script:
         chance = self.chance
         parts = chance.sample(WEIGHTS, 2)
         weights = dict.fromkeys([*WEIGHTS, "remote_sensing", "luck"], 0) | {parts[0]: 70, parts[1]: 30}
-        action, args = chance.choice(
-            [
-                ("interval", {"ms": chance.choice([1000, 3000])}),
-                ("staleness", {"R": chance.choice([3, 4])}),
-                (
-                    "override",
-                    {
-                        "member": chance.randrange(1, self.most + 1),
-                        "mode": chance.choice(["on", "off", "auto"]),
-                    },
-                ),
-                ("override", {"member": chance.randrange(1, self.most + 1), "mode": None}),
-                ("exclude", {"hash": chance.choice(HASHES[:6])}),
-                ("include", {"hash": chance.choice(HASHES[:6])}),
-                ("weights", weights),
-                ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
-                ("publisher", {"lifetime_ms": 600_000, "margin": None}),
-                ("remove", {"member": chance.randrange(1, self.most + 1)}),
-                ("publish", {}),
-                ("level", {"to": 1}),
-            ]
-        )
+        orders: list[tuple[str, dict[str, Any]]] = [
+            ("interval", {"ms": chance.choice([1000, 3000])}),
+            ("staleness", {"R": chance.choice([3, 4])}),
+            (
+                "override",
+                {
+                    "member": chance.randrange(1, self.most + 1),
+                    "mode": chance.choice(["on", "off", "auto"]),
+                },
+            ),
+            ("override", {"member": chance.randrange(1, self.most + 1), "mode": None}),
+            ("exclude", {"hash": chance.choice(HASHES[:6])}),
+            ("include", {"hash": chance.choice(HASHES[:6])}),
+            ("weights", weights),
+            ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
+            ("publisher", {"lifetime_ms": 600_000, "margin": None}),
+            ("remove", {"member": chance.randrange(1, self.most + 1)}),
+            ("publish", {}),
+            ("level", {"to": 1}),
+            ("lease", {"ms": chance.choice([1000, 5000, 9000, 600_000])}),
+            ("lease", {"ms": chance.choice([1000, 5000, 9000, 600_000])}),
+        ]
+        action, args = chance.choice(orders)
+        return self.order(action, "alice", args)
+
+    def order(self, action: str, by: str, args: dict[str, Any]) -> dict[str, Any]:
         return {
-            "id": chance.choice(self.authors),
+            "id": self.chance.choice(self.authors),
             "date": self.date(0),
-            "config": {"admin": {"action": action, "by": "alice", "args": args}},
+            "config": {"admin": {"action": action, "by": by, "args": args}},
         }
+
+    def finding(self) -> dict[str, Any]:
+        """Most often one that is true, of a member that holds."""
+        chance, lease = self.chance, self.naive.lease
+        term = max(self.term - chance.choice([0] * 9 + [1]), 1)
+        if chance.random() < 0.2:
+            changed = chance.choice([lease["changed"] if lease else 1] * 4 + [self.index - 1])
+            return self.order("settled", "leader", {"index": max(changed, 1), "term": term})
+        strangers = range(1, self.most + 1)
+        member = chance.choice([*self.naive.holders] * 3 + [chance.choice(strangers)])
+        since = self.naive.since if member == self.naive.publisher else self.naive.holders.get(member, 0)
+        index = chance.choice([since] * 8 + [self.naive.since, self.index - 1])
+        return self.order("lost", "leader", {"member": member, "index": max(index, 1), "term": term})
 
     def status(self) -> dict[str, Any]:
         chance, member = self.chance, self.chance.choice(self.authors)
@@ -172,6 +212,10 @@ class Script:
         node: dict[str, Any] = {"applied": max(applied, 0)} if chance.random() < 0.95 else {}
         if chance.random() < 0.9:
             node |= {"interval_ms": chance.choice([1000, 1000, 1000, 3000]), "R": chance.choice([3, 3, 4])}
+        self.boots[member] += chance.choice([0] * 30 + [1, 2])
+        boot = max(self.boots[member] - chance.choice([0] * 30 + [1]), 0)
+        if not self.bootless and chance.random() < 0.98:
+            node["boot"] = chance.choice([boot] * 20 + [None])
         publishing: bool | None = self.naive.publisher == member and self.naive.due_since is not None
         if chance.random() > self.honest:
             publishing = chance.choice([True, False])
@@ -241,6 +285,8 @@ def test_fold_and_naive_fold_have_the_same_bytes_with_many_members(seed: int, le
 HAPPENS = {
     *("vacant", "ineligible", "group", "margin", "handed over", "three recent", "sanctioned"),
     *("repeated", "not a member", "years ahead", *(reason for _, reason in MALFORMED)),
+    *("lost", "released", "removed, and held at level 2", "silent, and held at level 2"),
+    *("a longer lease may run", "former process", "another term", "another naming", "another change"),
 }
 
 

@@ -18,7 +18,8 @@ from tests.publishing.posting import INTERVAL_MS, WORST, Posting, noisy
 from tests.publishing.scripted_log import T0, configuration
 from tests.publishing.test_fold_against_naive_fold import Script
 
-Entries = list[tuple[int, Configuration | bytes]]
+Entries = list[tuple[int, int, Configuration | bytes]]
+"""index, term, value"""
 EVEN = {"router_uptime": 0, "job_lag": 0, "tunnel_health": 50, "bandwidth_headroom": 50} | dict.fromkeys(
     ("destination_health", "remote_sensing"), 0
 )
@@ -36,14 +37,14 @@ class Recorder(PublisherFold):
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         super().apply(index, term, entry)
-        self._keep(index, entry)
+        self._keep(index, term, entry)
 
     def configure(self, index: int, members: Configuration) -> None:
         super().configure(index, members)
-        self._keep(index, members)
+        self._keep(index, 0, members)
 
-    def _keep(self, index: int, entry: Configuration | bytes) -> None:
-        self.log.append((index, entry))
+    def _keep(self, index: int, term: int, entry: Configuration | bytes) -> None:
+        self.log.append((index, term, entry))
         if self._with_states:
             self.states[index] = self.snapshot()
         self.roles.note(index, (self.publisher, self.holders))
@@ -53,14 +54,18 @@ def replayed(
     log: Entries, pinned: Pinned | None = None, history: RoleLog | None = None, *, with_states: bool = True
 ) -> tuple[Replay, dict[int, bytes]]:
     replay, states = Replay("farm", pinned, history), {}
-    for index, entry in log:
-        if isinstance(entry, Configuration):
-            replay.configure(index, entry)
-        else:
-            replay.fold(index, observe(entry, "farm", replay.farm.level, 1))
+    for index, term, entry in log:
+        take(replay, index, term, entry)
         if with_states:
             states[index] = replay.farm.snapshot()
     return replay, states
+
+
+def take(replay: Replay, index: int, term: int, entry: Configuration | bytes) -> None:
+    if isinstance(entry, Configuration):
+        replay.configure(index, entry)
+    else:
+        replay.fold(index, observe(entry, "farm", replay.farm.level, term))
 
 
 def random_log(seed: int) -> Recorder:
@@ -68,13 +73,7 @@ def random_log(seed: int) -> Recorder:
     made = script.farm = Recorder()
     script.run()
     for _ in range(150):
-        script.index += 1
-        if script.chance.random() < 0.02:
-            script.configure(script.another_membership())
-        else:
-            entry, malformed = script.entry()
-            script.naive.apply(script.index, entry, malformed)
-            made.apply(script.index, 1, entry)
+        script.step()
     return made
 
 
@@ -92,7 +91,7 @@ def test_replay_under_historys_own_parameters_is_history_at_every_index(seed: in
 @pytest.mark.parametrize("seed", range(6))
 def test_replay_with_the_values_pinned_that_history_had_is_history(seed: int) -> None:
     made = random_log(seed)
-    orders = [entry for _, entry in made.log if isinstance(entry, bytes)]
+    orders = [entry for *_, entry in made.log if isinstance(entry, bytes)]
     pinned = Pinned(
         margin=None if any(b'"margin"' in entry for entry in orders) else 50_000,
         R=None if any(b'"R"' in entry for entry in orders) else 3,
@@ -105,14 +104,11 @@ def test_replay_with_the_values_pinned_that_history_had_is_history(seed: int) ->
 def test_replay_from_a_state_goes_on_from_there(seed: int) -> None:
     made = random_log(seed)
     cut = random.Random(seed).randrange(20, 120)
-    (begin, _), rest = made.log[cut], made.log[cut + 1 :]
+    (begin, *_), rest = made.log[cut], made.log[cut + 1 :]
     history = Replay("farm")
     history.restore(begin, made.states[begin])
-    for index, entry in rest:
-        if isinstance(entry, Configuration):
-            history.configure(index, entry)
-        else:
-            history.fold(index, observe(entry, "farm", history.farm.level, 1))
+    for index, term, entry in rest:
+        take(history, index, term, entry)
         assert history.farm.snapshot() == made.states[index]
 
 
@@ -158,14 +154,12 @@ def test_replay_sanctions_no_member_for_what_it_was_not_asked() -> None:
     verbatim = PublisherFold("farm", Pinned(margin=0))
     closed = Replay("farm", Pinned(margin=0), history.roles)
     sanctions = [0, 0]
-    for index, entry in made.log:
+    for index, term, entry in made.log:
+        take(closed, index, term, entry)
         if isinstance(entry, Configuration):
             verbatim.configure(index, entry)
-            closed.configure(index, entry)
         else:
-            observation = observe(entry, "farm", closed.farm.level, 1)
-            verbatim.fold(index, observation)
-            closed.fold(index, observation)
+            verbatim.apply(index, term, entry)
         for place, farm in enumerate((verbatim, closed.farm)):
             sanctions[place] += any(farm.group(member)[0] for member in farm.members)
     assert sanctions[0] > 100
