@@ -52,10 +52,10 @@ order. When a Configuration removes a member, its records are deleted at once, o
    status with a higher ``config.node.boot`` than any before of its author, if there was one, releases its
    author if that is not named; one with a lower number, or none, is skipped ("former process"). Numbers count
    since the raise to this level, or since the author became a member. A lease lasts as the order ``lease``
-   says; before the first one, as by point 6 with the farm's interval and R at the raise, but at least 1 s and
-   at most 600 s. The longest that it has lasted is kept, if anyone holds when it changes, until a finding
-   ``settled`` names the index of the last change. At the raise, if anyone holds, that is the longest by
-   point 6 with the farm's interval and R, and with those of each newest status.
+   says; before the first one, as by point 6 with the farm's interval and R at the raise, but at most 600 s.
+   The longest that it has lasted is kept, if anyone holds when it changes, until a finding ``settled`` names
+   the index of the last change. At the raise, if anyone holds, that is the longest by point 6 with the farm's
+   interval and R, and with those of each newest status.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.levels import LEASES, LOWEST, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
-from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, MIN_LEASE_MS, Admin, Lost, Settled
+from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.entries import (
@@ -381,7 +381,7 @@ class PublisherFold(FarmQueries):
         elif self.level >= LEASES:
             held = [lease_ms(one.interval_ms, one.R) for one in state.records.values() if one.index]
             lasts_ms = lease_ms(self.interval_ms, self.R)
-            state.leases = LeaseState(lasts_ms=min(max(lasts_ms, MIN_LEASE_MS), MAX_LEASE_MS))
+            state.leases = LeaseState(lasts_ms=min(lasts_ms, MAX_LEASE_MS))
             if state.holders:
                 state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
 

@@ -304,7 +304,7 @@ class NaiveFold:
         longest = max(map(lasts_ms, [policy, *newest])) if self.holders else 0
         self.since_level_2 = index
         self.lease = {
-            "lasts_ms": sorted((1_000, lasts_ms(policy), 600_000))[1],
+            "lasts_ms": min(lasts_ms(policy), 600_000),
             "before_ms": longest,
             "changed": index if self.holders else 0,
         }

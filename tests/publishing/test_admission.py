@@ -208,11 +208,15 @@ def test_check_posted_a_clock_that_began_in_1970_keeps_no_author_out() -> None:
 
 @pytest.mark.parametrize("action", FINDINGS)
 def test_check_finding_is_refused_whoever_posts_it(action: str) -> None:
-    entry = encode_admin("farm", T0, 1, None, action, LEADER, ARGS[action])
-    for author in (0, 1, 2):
-        field, reason = refusal(new_farm(HIGHEST), entry, author) or ("", "")
-        assert author != 1 or (field, reason) == ("config.admin.action", "only the leader's node finds this")
-        assert field
+    farm, entry = new_farm(HIGHEST), encode_admin("farm", T0, 1, None, action, LEADER, ARGS[action])
+    assert refusal(farm, entry, 1) == ("config.admin.action", "only the leader's node finds this")
+    with pytest.raises(EntryRefused, match="only the leader's node finds this"):
+        farm.check_posted(entry, 1, LEADER, T0)  # as an order of a user by that name
+    for author in (0, 2):  # a user or a raw client, and another member
+        assert refusal(farm, entry, author) == ("id", "not the poster's id")
+    as_note = entry.replace(b'"id":1', b'"id":0')
+    for author in (0, 1):
+        assert refusal(farm, as_note, author) == ("id", "not a member's")
 
 
 @pytest.mark.parametrize("action", [action for action in SINCE if action in POSTED])
