@@ -113,6 +113,10 @@ def _always(index: int) -> bool:
     return True
 
 
+def _as_found(index: int, is_right: bool) -> bool:
+    return is_right
+
+
 def _score_status(status: Status, policy: Policy, publishing: bool | None) -> ScoredStatus:
     return ScoredStatus(
         document=status.document,
@@ -141,17 +145,20 @@ class PublisherFold(FarmQueries):
         pinned: Pinned | None = None,
         publishing: Callable[[int, Status], bool | None] = _as_recorded,
         is_recorded: Callable[[int], bool] = _always,
+        is_found: Callable[[int, bool], bool] = _as_found,
     ) -> None:
         """``farm``: its name, the ``cluster`` of its entries.
 
         A node gives no others, a `replay` does. ``pinned``: parameters that hold whatever the log says.
         ``publishing``: what counts as ``meta.publishing`` of the status at an index. ``is_recorded``: whether
-        the leader of the log had the holders in mind that this fold has at an index. Otherwise ``lost`` means
-        its member whatever its index, and who is not recent is released.
+        the leader of the log looked for the holders that this fold has at an index; else who is not recent is
+        released. ``is_found``: whether the finding ``lost`` at an index counts, which is about the present
+        naming of its member or not.
         """
         self._pinned = pinned or Pinned()
         self._publishing = publishing
         self._is_recorded = is_recorded
+        self._is_found = is_found
         self._state = FarmState(farm=farm)
         self._state.policy.pin(self._pinned)
         self._statuses: dict[int, ScoredStatus] = {}
@@ -403,7 +410,7 @@ class PublisherFold(FarmQueries):
             return
         lost = msgspec.convert(admin.args, Lost)
         member, named = lost.member, self.holding_index(lost.member)
-        if named is None or (named != lost.index and self._is_recorded(index)):
+        if not self._is_found(index, named == lost.index) or named is None:
             raise EntryRefused("config.admin.args.index", "another naming")
         if member in state.members:
             leases.lost[member] = index

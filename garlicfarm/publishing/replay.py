@@ -11,8 +11,9 @@ publishing. So a `Replay` judges that key by the index that the author had appli
 * Otherwise: true if the member is due to start at that index in the replay, else false. It would have
   published, or stopped, as soon as it knew.
 
-Of what leaders found *lost* (D24) a replay takes, while its roles are not those of history, whom they mean
-and not for which naming; and it releases who is not recent, since no leader looked for that one.
+Whom a leader found *lost* in history (D24) is lost in a replay too, if it holds there, since whenever it is
+named. While the roles of a replay are not those of history, it also releases who is not recent: no leader
+looked for that one.
 
 So a replay without other parameters is history itself, bit for bit. All else is as recorded: when members
 post, what their routers report, which ones are silent.
@@ -32,11 +33,13 @@ RoleAt = tuple[int | None, tuple[int, ...]]
 
 
 class RoleLog:
-    """Who was named and who held, from index to index: ``indexes`` at which that changed, and ``roles``."""
+    """Who was named and who held, from index to index: ``indexes`` at which that changed, and ``roles``.
+    ``lost``: indexes at which a leader found a member lost that held."""
 
     def __init__(self) -> None:
         self.indexes: list[int] = [0]
         self.roles: list[RoleAt] = [(None, ())]
+        self.lost: set[int] = set()
 
     def note(self, index: int, role: RoleAt) -> None:
         """``role``: after the entry at ``index``, which is later than all before."""
@@ -60,7 +63,7 @@ class Replay:
         that one itself."""
         self.roles = RoleLog()
         self._history = history or self.roles
-        self._farm = PublisherFold(farm, pinned, self._publishing, self._is_recorded)
+        self._farm = PublisherFold(farm, pinned, self._publishing, self._is_recorded, self._is_found)
 
     @property
     def farm(self) -> PublisherFold:
@@ -88,6 +91,13 @@ class Replay:
 
     def _is_recorded(self, index: int) -> bool:
         return self.roles.at(index - 1) == self._history.at(index - 1)
+
+    def _is_found(self, index: int, is_right: bool) -> bool:
+        if self._history is not self.roles:
+            return index in self._history.lost
+        if is_right:
+            self.roles.lost.add(index)
+        return is_right
 
     def _publishing(self, index: int, status: Status) -> bool | None:
         recorded = status.publishing

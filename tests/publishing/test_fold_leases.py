@@ -21,7 +21,10 @@ TERM = 7
 
 
 class LeaseLog(Log):
-    """A log of a farm at ``level``, all of one term. After each entry the fold goes on from its snapshot."""
+    """A log of a farm at ``level``, all of one term. ``restores``: after each entry the fold goes on from its
+    snapshot."""
+
+    restores = True
 
     def __init__(self, *members: int, level: int = 2) -> None:
         super().__init__(*members)
@@ -57,6 +60,8 @@ class LeaseLog(Log):
         return self.order("lease", {"ms": ms})
 
     def _restored(self) -> int:
+        if not self.restores:
+            return self.index
         snapshot = self.farm.snapshot()
         self.farm = PublisherFold("farm")
         self.farm.restore(snapshot)

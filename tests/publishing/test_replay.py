@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from garlicfarm.publishing.entries import encode_admin, observe
@@ -17,6 +18,7 @@ from tests.publishing.dated_log import Log
 from tests.publishing.posting import INTERVAL_MS, WORST, Posting, noisy
 from tests.publishing.scripted_log import T0, configuration
 from tests.publishing.test_fold_against_naive_fold import Script
+from tests.publishing.test_fold_leases import LeaseLog
 
 Entries = list[tuple[int, int, Configuration | bytes]]
 """index, term, value"""
@@ -189,6 +191,64 @@ def test_replay_with_a_margin_pinned_follows_all_other_orders() -> None:
     assert (policy.margin, policy.lifetime_ms, policy.R) == (10_000, 600_000, 7)
     policy = replayed(made.log, Pinned(R=4), replayed(made.log)[0].roles)[0].farm.policy
     assert (policy.margin, policy.lifetime_ms, policy.R) == (70_000, 600_000, 4)
+
+
+def recorded_leases() -> tuple[LeaseLog, Recorder]:
+    """Level 2: member 1 is named for good, though 2 is better."""
+    log, made = LeaseLog(1, 2, 3), Recorder()
+    log.farm, log.restores = made, False
+    made.configure(1, msgspec.structs.replace(configuration(1, 2, 3, index=1), level=2))
+    log.order("publisher", {"margin": 1_000_000})
+    log.order("lease", {"ms": 5_000})
+    rounds(log, range(8), {1: 30, 2: 90, 3: 10})
+    assert (made.publisher, made.holders) == (1, (1,))
+    return log, made
+
+
+def rounds(log: LeaseLog, seconds: range, headroom: dict[int, int]) -> None:
+    for second in seconds:
+        for member, free in headroom.items():
+            log.post(member, second, headroom=free, publishing=log.farm.publisher == member)
+
+
+def replay_of(made: Recorder) -> Replay:
+    """With a margin by which members take the role from each other."""
+    history, states = replayed(made.log)
+    assert states == made.states
+    assert replayed(made.log, Pinned(), history.roles)[1] == made.states
+    return replayed(made.log, Pinned(margin=20_000), history.roles)[0]
+
+
+def test_replay_that_names_another_member_releases_it_once_it_falls_silent() -> None:
+    """No leader looked for it. Were it not released, no other would be due for the rest of the replay."""
+    log, made = recorded_leases()
+    rounds(log, range(8, 20), {1: 30, 3: 10})
+    other = replay_of(made)
+    assert [role for role in other.roles.roles if role[0] == 2] == [(2, (1, 2)), (2, (2,))]
+    assert other.roles.roles[-1] == (1, (1,))
+    assert made.holders == (1,)
+
+
+def test_replay_takes_whom_history_found_lost_whenever_that_one_is_named_in_it() -> None:
+    """Else each death after a time of other roles would cost a replay the time that silence takes."""
+    log, made = recorded_leases()
+    rounds(log, range(8, 14), {1: 90, 2: 10, 3: 30})  # in the replay, 1 is named again
+    assert replay_of(made).farm.state.since != made.state.since
+    found = log.lost(1, made.state.since)
+    assert made.holders == (3,)
+    other = replay_of(made)
+    assert other.roles.indexes[-1] == found
+    assert (other.farm.publisher, other.farm.holders, other.farm.is_lost(1)) == (3, (3,), True)
+
+
+def test_replay_takes_no_finding_that_was_void_in_history() -> None:
+    log, made = recorded_leases()
+    named = replay_of(made).farm.state.since
+    log.lost(2, named)
+    assert made.skipped == {"another naming": 1}
+    other = replay_of(made)
+    assert (other.farm.publisher, other.farm.state.since) == (2, named)
+    assert other.farm.skipped == {"another naming": 1}
 
 
 def test_role_log_knows_the_role_after_every_index() -> None:
