@@ -365,11 +365,14 @@ class NaiveFold:
 
     def _find_lost(self, index: int, member: int, since: int) -> str | None:
         named = self.since if member == self.publisher else self.holders.get(member)
-        if named != since:
+        if named is None or not self.is_found(index, named == since):
             return "another naming"
         self.found_lost.append((index, member))
         self._decide(index, None, gone=member)
         return None
+
+    def is_found(self, index: int, is_right: bool) -> bool:
+        return is_right
 
     def _settle(self, changed: int) -> str | None:
         if not self.lease["before_ms"] or self.lease["changed"] != changed:
@@ -442,12 +445,15 @@ class NaiveFold:
                 and said.applied is not None
                 and said.applied >= self.holders[holder]
             )
-            if told or holder == gone or (self.level < 2 and not self.recent(holder)):
+            if told or holder == gone or (self.releases_silent() and not self.recent(holder)):
                 del self.holders[holder]
                 if holder not in self.members:
                     self._forget(holder)
         if self.publisher is not None and self.due_since is None and [*self.holders] == [self.publisher]:
             self.due_since = index
+
+    def releases_silent(self) -> bool:
+        return self.level < 2
 
     def _choose(self, said: Said | None) -> tuple[int | None, str]:
         eligible = self.eligible()

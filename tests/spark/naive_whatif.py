@@ -29,6 +29,8 @@ class State(msgspec.Struct):
     farm_time_ms: int
     interval_ms: int
     said: tuple[Said, int, str] | None
+    lost: int
+    """how many were found lost that held"""
 
 
 class NaiveReplay(NaiveFold):
@@ -54,10 +56,22 @@ class NaiveReplay(NaiveFold):
                     said.publishing = mine == (said.entry["id"], [said.entry["id"]])
         super().status(said)
 
-    def run(self, log: Sequence[Step]) -> list[State]:
+    def releases_silent(self) -> bool:
+        """Where a leader looked for others, silence has to be enough."""
+        at = self.at - 1 - self.first_index
+        is_other = self.history is not None and role(self.states, at) != role(self.history, at)
+        return is_other or super().releases_silent()
+
+    def is_found(self, index: int, is_right: bool) -> bool:
+        at = self.at - self.first_index
+        if self.history is None or at <= 0:
+            return is_right
+        return self.history[at].lost > self.history[at - 1].lost
+
+    def run(self, log: Sequence[Step], level: int) -> list[State]:
         for self.at, step in enumerate(log, 1):
             if isinstance(step, list):
-                self.configure(self.at, step)
+                self.configure(self.at, step, level)
             else:
                 self.apply(self.at, *step)
             if self.at < self.first_index:
@@ -76,6 +90,7 @@ class NaiveReplay(NaiveFold):
                     farm_time_ms=self.farm_time_ms,
                     interval_ms=self.policy()["interval_ms"],
                     said=said,
+                    lost=len(self.found_lost),
                 )
             )
         return self.states
@@ -85,12 +100,14 @@ def role(states: list[State], place: int) -> tuple[int | None, list[int]]:
     return (None, []) if place < 0 else (states[place].publisher, states[place].holders)
 
 
-def figures(log: Sequence[Step], pins: dict[str, Any], first_index: int = 1) -> dict[str, Any]:
+def figures(
+    log: Sequence[Step], pins: dict[str, Any], first_index: int = 1, level: int = 0
+) -> dict[str, Any]:
     """All but the CPU time; none if there is no status. ``first_index``: where the log
-    that is replayed begins; if that is more than 1, with the state there."""
-    history = NaiveReplay({}, first_index).run(log)
+    that is replayed begins; if that is more than 1, with the state there. ``level``: of the farm."""
+    history = NaiveReplay({}, first_index).run(log, level)
     replay = NaiveReplay(pins, first_index, history)
-    states, policy = replay.run(log), replay.policy()
+    states, policy = replay.run(log, level), replay.policy()
     times = [max(state.farm_time_ms for state in history[: place + 1]) for place in range(len(history))]
     if first_index > 1:
         history[0].said = None  # a state, not a status

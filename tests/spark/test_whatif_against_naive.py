@@ -32,6 +32,8 @@ class Log:
 
     def __init__(self, chance: random.Random, length: int) -> None:
         self.chance, self.naive = chance, NaiveFold("farm")
+        self.level = chance.choice([0, 2])
+        self.boots = dict.fromkeys(range(6), 1)
         self.steps: list[Step] = []
         self.members = [*range(1, chance.choice([2, 3, 3, 4]) + 1)]
         self.quality = {member: chance.randrange(101) for member in range(1, 6)}
@@ -51,7 +53,7 @@ class Log:
     def take(self, step: Step) -> None:
         self.steps.append(step)
         if isinstance(step, list):
-            self.naive.configure(len(self.steps), step)
+            self.naive.configure(len(self.steps), step, self.level)
         else:
             self.naive.apply(len(self.steps), *step)
 
@@ -70,14 +72,23 @@ class Log:
             return self.order("weights", WEIGHTS)
         if what < 0.09:
             return b"[1]", "not an object"
-        if what < 0.14:
-            self.silent ^= {chance.choice(self.members)}
+        if what < 0.12 and (holders := [*self.naive.holders]):
+            return self.lost(chance.choice([one for one in holders if one in self.silent] or holders))
+        if what < 0.16:
+            one = chance.choice(self.members)
+            self.silent ^= {one}
+            self.boots[one] += chance.choice([0, 1])
         if what < 0.25:
             self.quality[chance.choice(self.members)] = chance.randrange(101)
         return self.status(chance.choice([one for one in self.members if one not in self.silent] or [1]))
 
     def order(self, action: str, args: dict[str, Any]) -> Step:
         return self.entry({"id": 1, "config": {"admin": {"action": action, "by": "alice", "args": args}}})
+
+    def lost(self, member: int) -> Step:
+        since = self.naive.since if member == self.naive.publisher else self.naive.holders[member]
+        index = since - self.chance.choice([0, 0, 0, 1])
+        return self.order("lost", {"member": member, "index": max(index, 1), "term": 1})
 
     def status(self, member: int) -> Step:
         chance, quality = self.chance, self.quality[member]
@@ -90,6 +101,7 @@ class Log:
         node: dict[str, Any] = {"applied": max(applied, 0)} | chance.choice(
             [{}, {}, {"interval_ms": 2000, "R": 4}]
         )
+        node["boot"] = self.boots[member]
         router: dict[str, Any] = {"jobLag": chance.choice([10, 1000 - 9 * quality])}
         leaf: dict[str, Any] = {"destination": destination(member)}
         if member == self.worthless:
@@ -114,7 +126,7 @@ class Log:
         return json.dumps(whole, separators=(",", ":")).encode(), None
 
     def rows(self) -> list[Row]:
-        """The level is raised on the way, which decides nothing of what `rank whatif` says."""
+        """Level 0 is raised to 1 on the way, which decides nothing of what `rank whatif` says."""
         kinds = int(ValueType.CONFIGURATION), int(ValueType.APPLICATION)
         return [
             (index, 1, kinds[0], encode_configuration(self.configuration(index, step)))
@@ -124,8 +136,8 @@ class Log:
         ]
 
     def configuration(self, index: int, members: list[int]) -> Configuration:
-        is_raised = 2 * index > len(self.steps)
-        return msgspec.structs.replace(configuration(*members, index=index), level=int(is_raised))
+        level = self.level or int(2 * index > len(self.steps))
+        return msgspec.structs.replace(configuration(*members, index=index), level=level)
 
 
 def compare(log: Log, first_index: int = 1) -> Counter[str]:
@@ -138,7 +150,7 @@ def compare(log: Log, first_index: int = 1) -> Counter[str]:
     seen: Counter[str] = Counter()
     recording: Recording | None = None
     for pins in PINS:
-        expected = figures(log.steps, pins, first_index)
+        expected = figures(log.steps, pins, first_index, log.level)
         if not expected:
             return seen
         recording = recording or Recording("farm", rows)
@@ -146,6 +158,7 @@ def compare(log: Log, first_index: int = 1) -> Counter[str]:
         found = msgspec.structs.asdict(recording.outcome(setting))
         assert {name: found[name] for name in expected} == expected, (pins, first_index)
         seen.update({name: 1 for name, value in expected.items() if value})
+    seen["lost"] += len(log.naive.found_lost)
     return seen
 
 
@@ -161,13 +174,13 @@ def test_figures_are_those_of_the_naive_computation_in_logs_with_all_that_happen
     seen: Counter[str] = Counter()
     for seed in range(20):
         seen += compare(Log(random.Random(seed), 50), first_index=1 + 20 * (seed % 3 == 0))
-    assert {"flaps", "handover_mean_ms", "unserved_ms", "score_lost"} <= {*seen}
+    assert {"flaps", "handover_mean_ms", "unserved_ms", "score_lost", "lost"} <= {*seen}
 
 
-SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 3, 4, 5, 6, 7)]
+SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5, 6, 7)]
 
 
-@pytest.mark.parametrize("seed", [2, *SLOW_SEEDS])
+@pytest.mark.parametrize("seed", [1, *SLOW_SEEDS])
 def test_figures_are_those_of_the_naive_computation_over_long_logs(seed: int) -> None:
-    """In that of seed 2, it matters that `meta.publishing` is derived from who was due in history."""
+    """In that of seed 1, it matters that `meta.publishing` is as recorded where the roles are history's."""
     compare(Log(random.Random(seed), 300))
