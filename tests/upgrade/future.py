@@ -7,26 +7,28 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from garlicfarm.levels import HIGHEST
 from tests.upgrade.programs import ROOT, TREE, Program
 
 Edits = Mapping[str, Mapping[str, str]]
 """File of the tree → what stands there once, and is replaced → by what."""
 
 FUTURE_VERSION = "9.0.0"
+FUTURE_LEVEL = HIGHEST + 1
 BROUGHT = "members can leave marks in the log"
 FUTURE: Edits = {
     "garlicfarm/_version.py": {f'"{TREE.version}"': f'"{FUTURE_VERSION}"'},
     "garlicfarm/levels.py": {
-        "\nHIGHEST = 1\n": "\nHIGHEST = 2\n",
-        '\n}\n"""What each level above': f'\n    2: "{BROUGHT}",\n}}\n"""What each level above',
+        f"\nHIGHEST = {HIGHEST}\n": f"\nHIGHEST = {FUTURE_LEVEL}\n",
+        '\n}\n"""What each level above': f'\n    {FUTURE_LEVEL}: "{BROUGHT}",\n}}\n"""What each level above',
     },
     "garlicfarm/publishing/administration.py": {
         "\nclass _Staleness(": "\nclass _Mark(msgspec.Struct):\n    text: str\n\n\nclass _Staleness(",
         '\n    "level": _Level,\n': '\n    "level": _Level,\n    "mark": _Mark,\n',
-        '\nSINCE = {"level": 1}\n': '\nSINCE = {"level": 1, "mark": 2}\n',
+        '\nSINCE = {"level": 1,': f'\nSINCE = {{"mark": {FUTURE_LEVEL}, "level": 1,',
     },
 }
-"""A program that can level 2, which brings the action ``mark`` with ``{"text": …}``."""
+"""A program that can level `FUTURE_LEVEL`, which brings the action ``mark`` with ``{"text": …}``."""
 
 
 def edited_copy(directory: Path, edits: Edits, version: str = TREE.version) -> Program:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.levels import HIGHEST
-from tests.upgrade.future import BROUGHT, FUTURE_VERSION, edited_copy, program_to_come
+from tests.upgrade.future import BROUGHT, FUTURE_LEVEL, FUTURE_VERSION, edited_copy, program_to_come
 from tests.upgrade.programs import TREE
 
 pytestmark = pytest.mark.upgrade
@@ -25,7 +24,7 @@ async def test_program_to_come_is_this_tree_with_one_level_and_one_action_more(t
         "print([each for each in SINCE if SINCE[each] == HIGHEST], 'mark' in ACTIONS)"
     )
     found = await program.execute(asked)
-    assert found == ["future future", f"{HIGHEST + 1} {BROUGHT}", "['mark'] True"]
+    assert found == ["future future", f"{FUTURE_LEVEL} {BROUGHT}", "['mark'] True"]
     assert TREE.version in (await TREE.run("--version")).out
 
 

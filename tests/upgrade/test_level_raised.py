@@ -30,7 +30,9 @@ async def test_raised_farm_refuses_0_2_0_and_continues_with_this_tree(
                 await farm.roll(TREE)
                 await farm.raise_level()
                 for node_id in farm.farm.nodes:
-                    await farm.when(node_id, "it was not raised", lambda said: said["level"]["in_force"] == 1)
+                    await farm.when(
+                        node_id, "it was not raised", lambda said: said["level"]["in_force"] == HIGHEST
+                    )
                 leader = await farm.who_leads()
                 back = next(node_id for node_id in farm.farm.nodes if node_id != leader)
                 await farm.stop(back)
@@ -52,12 +54,12 @@ async def test_member_that_missed_the_raise_and_starts_0_2_0_is_named_until_it_i
             await farm.begin(TREE)
             first, _, third = farm.farm.nodes
             await farm.lead(first)
-            await farm.raise_without(1, third)
+            await farm.raise_without(HIGHEST, third)
             farm.choose(third, baseline)
             await farm.start([third])
             status = await farm.when(first, "it has no trouble", lambda said: row(said, third)["trouble"])
             assert re.fullmatch(
-                f"member {third} runs .*garlicfarm 0.2.*, and the farm is at level 1: upgrade it",
+                f"member {third} runs .*garlicfarm 0.2.*, and the farm is at level {HIGHEST}: upgrade it",
                 row(status, third)["trouble"],
             )
             assert await farm.who_leads() == first
@@ -81,7 +83,7 @@ async def test_members_killed_while_the_level_rises_keep_usable_stores(
             before = len(list_segments(segments))
             asked = trio.Event()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(farm.ask_to_raise, 1, asked.set)
+                nursery.start_soon(farm.ask_to_raise, HIGHEST, asked.set)
                 await asked.wait()
                 if moment != "asked":
                     await wait_until(lambda: len(list_segments(segments)) > before, every_s=0.0001)

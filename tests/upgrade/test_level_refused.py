@@ -9,6 +9,7 @@ import trio
 
 from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.lab.processes import NodeProcess, free_ports
+from garlicfarm.levels import HIGHEST, LOWEST
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from tests.crash.crash_checks import FARM
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.upgrade, pytest.mark.history, pytest.mark.timeout(900)
 
 async def refused(farm: UpgradeFarm, node_id: int, *words: str) -> str:
     """Ask a node to raise the level: it does not, and says these words, in one line. Returns that."""
-    done = await farm.command(node_id, "farm", "level", "raise", "--yes", "1")
+    done = await farm.command(node_id, "farm", "level", "raise", "--yes", HIGHEST)
     assert done.code
     return error_of(done, *words)
 
@@ -77,13 +78,13 @@ async def test_level_is_not_raised_before_all_members_can_and_are_there(
             await farm.when(first, "it is connected", lambda said: row(said, third)["role"] == "unreachable")
             await refused(farm, first, f"member {third} is not connected")
             status = await farm.when(first, "it does not answer", lambda _: True)
-            assert (status["level"]["in_force"], status["level"]["highest"]) == (0, 1)
+            assert (status["level"]["in_force"], status["level"]["highest"]) == (LOWEST, HIGHEST)
             assert [f"member {third} is not" in each for each in status["level"]["hindered_by"]] == [True]
             await farm.continues(third, TREE)
             await farm.raise_level()
             done = await farm.command(await farm.who_leads(), "farm", "level", "raise", "--yes")
             assert done.code == 0
-            assert "is at level 1 already" in done.err
+            assert f"is at level {HIGHEST} already" in done.err
 
 
 async def test_level_raised_twice_at_once_and_beside_a_join_is_raised_once(
@@ -111,14 +112,16 @@ async def test_level_raised_twice_at_once_and_beside_a_join_is_raised_once(
                 nursery.start_soon(join_beside)
                 await farm.until("it did not join", joins)
                 for _ in range(2):
-                    nursery.start_soon(farm.ask_to_raise, 1, lambda: None)
+                    nursery.start_soon(farm.ask_to_raise, HIGHEST, lambda: None)
             [done] = joined
             assert done.code == 0, done.err
             farm.farm.nodes[4] = NodeProcess(4, new)
             await farm.continues(4, TREE)
             await farm.raise_level()
             for node_id in farm.farm.nodes:
-                await farm.when(node_id, "it was not raised", lambda said: said["level"]["in_force"] == 1)
+                await farm.when(
+                    node_id, "it was not raised", lambda said: said["level"]["in_force"] == HIGHEST
+                )
 
 
 async def test_0_2_0_that_would_join_a_raised_farm_is_refused_and_leaves_nothing(
