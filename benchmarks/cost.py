@@ -47,7 +47,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.bench_farm import bench_farm, command_line, cpu_s, note, resident_mb, retrying_client, status
 from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
-from garlicfarm.config.model import PRESET_INTERVALS_MS, RetentionSection
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, RetentionSection
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
@@ -142,6 +142,7 @@ async def measured_farm(directory: Path, preset: str, *, over_i2p: bool) -> Asyn
         master=encode(create_keys(master).destination),
         master_key_file=master,
         interval_ms=PRESET_INTERVALS_MS[preset],
+        lease_ms=PRESET_LEASES_MS[preset],
     )
     listens = dict(enumerate(free_ports(MEMBERS), 1))
     routers: Sequence[I2pdRouter]

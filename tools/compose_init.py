@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import trio
 
-from garlicfarm.config.model import PRESET_INTERVALS_MS
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.credentials.users import UserStore
@@ -158,8 +158,14 @@ def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> Non
     """Create the farm in ``scratch``, and fill the volumes except for the configurations."""
     key_file = scratch / "master.key"
     master = encode(create_keys(key_file).destination)
-    interval_ms = PRESET_INTERVALS_MS[plan.get("preset", "clearnet")]
-    made_for = FarmPlan(master=master, master_key_file=key_file, interval_ms=interval_ms, **plan)
+    preset = plan.get("preset", "clearnet")
+    made_for = FarmPlan(
+        master=master,
+        master_key_file=key_file,
+        interval_ms=PRESET_INTERVALS_MS[preset],
+        lease_ms=PRESET_LEASES_MS[preset],
+        **plan,
+    )
     farm = create_farm(scratch / "farm", members, made_for)
     for number, volume in VOLUMES.items():
         replace(volume / "data", farm.directories[number] / "data")

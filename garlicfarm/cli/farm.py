@@ -57,9 +57,9 @@ def create(options: Options, members: tuple[str, ...], preset: str, out: Path, *
     """Make a farm: one directory per node, each with everything that the node needs to start.
 
     Copy each directory to its machine, and run `garlicfarm node start` in it. It holds the farm's secret.
-    The preset sets the timing of each node, and how soon a dead publisher is replaced: after 20 to 25 s with
-    clearnet (interval=5s R=5), after 180 to 210 s with i2p (interval=30s R=7). `garlicfarm farm set` changes
-    these two later.
+    The preset sets the timing of each node; how often members post their statuses (interval=5s, i2p 30s);
+    after how many of the others a silent one counts as gone (R=5, i2p 7); and how long a lease lasts, after
+    which a dead publisher may be replaced (lease=6s, i2p 2m). `garlicfarm farm set` changes these three.
     """
     from garlicfarm.setup.provision import create_farm
 

@@ -34,6 +34,7 @@ _ALLOWED = {
 
 _PARAMETERS = {
     "interval": ("interval", "ms"),
+    "lease": ("lease", "ms"),
     "R": ("staleness", "R"),
     "margin": ("publisher", "margin"),
     "lifetime": ("publisher", "lifetime_ms"),
@@ -92,8 +93,9 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
     """Set parameters of the common algorithm.
 
     interval=10s: time between two statuses of a member. R=3: statuses of the others after which a silent
-    member counts as gone. margin=50000: lead that a challenger needs. lifetime=1h: time for which a leaf is
-    listed. weight.NAME=20: weight of a part of the score, in percent; all weights together are 100.
+    member counts as gone. lease=6s, since level 2: time after which a dead publisher may be replaced; below
+    that level interval and R set it. margin=50000: lead that a challenger needs. lifetime=1h: time for which
+    a leaf is listed. weight.NAME=20: weight of a part of the score, in percent; all weights together are 100.
     `garlicfarm farm show` shows the values in force.
     """
     seen: set[str] = set()
@@ -104,14 +106,14 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
         if not equals or name in seen:
             raise click.UsageError(f"{setting}: it must be NAME=VALUE, each name once, as R=3")
         seen.add(name)
-        value = (_milliseconds if name in ("interval", "lifetime") else _int)(setting, text)
+        value = (_milliseconds if name in ("interval", "lease", "lifetime") else _int)(setting, text)
         if name.startswith("weight."):
             weights[name.removeprefix("weight.")] = value
         elif name in _PARAMETERS:
             action, key = _PARAMETERS[name]
             actions.setdefault(action, {})[key] = value
         else:
-            known = "interval, R, margin, lifetime and weight.…"
+            known = "interval, R, lease, margin, lifetime and weight.…"
             raise click.UsageError(f"{name}: there is no such parameter; the parameters are {known}")
     if not weights:
         _administer(options, [*actions.items()])
@@ -140,36 +142,70 @@ def _administer(
     complete: Callable[[Mapping[str, Any]], list[_Action]] | None = None,
 ) -> None:
     """Have the actions committed, one after the other. ``complete`` makes them out of the policy in force."""
+    from garlicfarm.publishing.administration import SINCE
+
     _check(actions)
 
     async def commit(client: AdminClient, farm: str) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         wanted = actions if complete is None else complete(await client.policy(farm))
         _check(wanted)
+        if any(action in SINCE for action, _ in wanted):
+            _check_level((await client.status(farm)).get("level"), wanted)
         rows = []
         for action, args in wanted:
             index, term = await client.administer(farm, action, args)
             rows.append({"action": action, "index": index, "term": term})
-        changes_leases = any(action in ("interval", "staleness") for action, _ in wanted)
+        changes_leases = any(action in ("interval", "staleness", "lease") for action, _ in wanted)
         return rows, await client.policy(farm) if changes_leases else {}
 
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
     done, policy = ask(options, commit, awaited="the committed order", unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
-    if policy and policy["R"] < (least_R := policy["least_R"]):
-        say(
-            f"warning: with an interval of {format_ms(policy['interval_ms'])} and R={policy['R']} a slow "
-            "change of the leader ends a healthy publisher: "
-            f"`garlicfarm farm set R={least_R}` or more outlasts it",
-        )
+    if policy and (advice := _advice(policy)):
+        say(advice)
+
+
+def _advice(policy: Mapping[str, Any]) -> str:
+    """What to do about a lease that is too short, in a sentence; "" if it is long enough."""
+    if "lease_ms" in policy:
+        lasts_ms, least_ms = policy["lease_ms"], policy["least_lease_ms"]
+        cause, enough = f"a lease of {format_ms(lasts_ms)}", f"lease={format_ms(least_ms)}"
+        is_enough = lasts_ms >= least_ms
+    else:
+        cause = f"an interval of {format_ms(policy['interval_ms'])} and R={policy['R']}"
+        enough, is_enough = f"R={policy['least_R']}", policy["R"] >= policy["least_R"]
+    if is_enough:
+        return ""
+    return (
+        f"warning: with {cause} a slow change of the leader ends a healthy publisher: "
+        f"`garlicfarm farm set {enough}` or more outlasts it"
+    )
+
+
+def _check_level(levels: Mapping[str, Any] | None, actions: Sequence[_Action]) -> None:
+    """``levels``: the farm's, according to a node; None: its program knows none. Raises `LocalProtocolError`:
+    they have not reached that of an action."""
+    from garlicfarm.errors import LocalProtocolError
+    from garlicfarm.levels import LOWEST
+    from garlicfarm.publishing.administration import SINCE
+
+    now = LOWEST if levels is None else levels["in_force"]
+    for action, _ in actions:
+        if now < (since := SINCE.get(action, LOWEST)):
+            raise LocalProtocolError(
+                f"nothing was changed: {action} can be set from level {since} on, and the farm is at level "
+                f"{now}: `garlicfarm farm level raise` raises it, once the programs of all members can that"
+            )
 
 
 def _check(actions: Sequence[_Action]) -> None:
     """All are checked before the first one is sent: none is in force because the next one is wrong."""
     from garlicfarm.errors import EntryRefused
     from garlicfarm.levels import HIGHEST
-    from garlicfarm.publishing.administration import parse_admin
+    from garlicfarm.publishing.administration import MAX_LEASE_MS, MIN_LEASE_MS, parse_admin
     from garlicfarm.publishing.documents import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
+    bounds = {"interval": (MIN_INTERVAL_MS, MAX_INTERVAL_MS), "lease": (MIN_LEASE_MS, MAX_LEASE_MS)}
     for action, args in actions:
         try:
             parse_admin({"action": action, "by": "-", "args": args}, HIGHEST)
@@ -177,9 +213,9 @@ def _check(actions: Sequence[_Action]) -> None:
             field = error.field.removeprefix("args.")
             if action == "weights":
                 raise click.UsageError(f"weight.{field} must be 0 to 100") from error
-            if action == "interval":
-                bounds = f"{format_ms(MIN_INTERVAL_MS)} to {format_ms(MAX_INTERVAL_MS)}"
-                raise click.UsageError(f"interval must be {bounds}") from error
+            if action in bounds:
+                least, most = map(format_ms, bounds[action])
+                raise click.UsageError(f"{action} must be {least} to {most}") from error
             raise click.UsageError(_ALLOWED[f"{action}.{field}"]) from error
 
 

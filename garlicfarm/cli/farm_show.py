@@ -46,6 +46,10 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
         return
     yield f"farm {body['farm']} at index {body['index']}: {_publisher(body)}"
     in_force = {"interval": f"{body['interval_ms'] / 1000:g} s", "staleness": f"R {body['R']}"}
+    if "lease_ms" in body:
+        in_force["lease"] = f"{body['lease_ms'] / 1000:g} s"
+    if "lease_before_ms" in body:
+        in_force["lease"] += f", one of {body['lease_before_ms'] / 1000:g} s may still run"
     in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
     orders = body["orders"]
     for what in (*in_force, *(what for what in orders if what not in in_force)):

@@ -201,7 +201,7 @@ def new_farm_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def new_farm(name: str, preset: str, *, master: str, application: str, epoch_length: int) -> FarmPlan:
     """The plan of a new farm, from the values of `new_farm_options`."""
-    from garlicfarm.config.model import PRESET_INTERVALS_MS
+    from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS
     from garlicfarm.setup.provision import FarmPlan
 
     return FarmPlan(
@@ -210,6 +210,7 @@ def new_farm(name: str, preset: str, *, master: str, application: str, epoch_len
         preset=preset,
         master=master,
         interval_ms=PRESET_INTERVALS_MS[preset],
+        lease_ms=PRESET_LEASES_MS[preset],
         epoch_length=epoch_length,
     )
 

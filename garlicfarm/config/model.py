@@ -280,3 +280,7 @@ PRESETS: dict[str, dict[str, float]] = {
 PRESET_INTERVALS_MS = {"clearnet": 5_000, "i2p": 30_000}
 """How often the members of a new farm post their statuses. R is the least that `least_R` of
 `garlicfarm.publishing.lease` allows. In the farm the log has both; they are not read from here again."""
+
+PRESET_LEASES_MS = {"clearnet": 6_000, "i2p": 120_000}
+"""How long a lease lasts in a new farm at level 2 or above (D24), or as long as `least_lease_ms` of
+`garlicfarm.publishing.lease` asks for, if that is longer. In the farm the log has it."""

@@ -105,6 +105,15 @@ class FarmQueries:
         leases = self._state.leases
         return max(leases.lasts_ms, leases.before_ms) if leases else self.lease_lasts_ms
 
+    def lease_figures(self) -> dict[str, int]:
+        """What administrators see of it since level 2: ``lease_ms``, how long a lease lasts that is given
+        now, and while a longer one may still run that was given before, ``lease_before_ms``."""
+        leases = self._state.leases
+        if not leases:
+            return {}
+        longer = {"lease_before_ms": leases.before_ms} if leases.before_ms > leases.lasts_ms else {}
+        return {"lease_ms": leases.lasts_ms, **longer}
+
     @property
     def unsettled_index(self) -> int:
         """The index of the last change of the lease, while a longer one may still run; else 0."""

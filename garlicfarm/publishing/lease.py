@@ -1,5 +1,7 @@
 """The lease: until when the named member may publish.
 
+Below level 2 it rests on statuses; from there on it rides on heartbeats (`garlicfarm.raft.leases`).
+
 The farm names another member only after this one has been silent for R counted statuses of more than half of
 the others. These are at least 0.9 interval apart and all begun after the others had applied its newest
 status: that is no earlier than 0.9 (R − 1) intervals after it *began* that status. A lease of ¾ (R − 1)
@@ -34,8 +36,20 @@ def least_R(
     return max(_MIN_R, 1 - (-4 * needed_ms // (3 * interval_ms)))
 
 
+def least_lease_ms(*, election_timeout_max_s: float, heartbeat_s: float, retire_timeout_s: float) -> int:
+    """The shortest lease on heartbeats (D24), in ms, that a slow change of the leader does not end.
+
+    While there is no leader nothing is granted. One election may fail (2 × the upper election timeout). Three
+    heartbeats pass besides: a lease counts from the last grant but one of the dead leader, and the second one
+    of the new leader is the first that gives one. A publisher stops ``retire_timeout_s`` before the lease
+    ends, at most a quarter of the lease."""
+    without_grant_ms = round(1000 * (2 * election_timeout_max_s + 3 * heartbeat_s))
+    retire_ms = round(1000 * retire_timeout_s)
+    return min(without_grant_ms + retire_ms, -(-4 * without_grant_ms // 3))
+
+
 class Lease:
-    """The lease of this process. A new process has none, regardless of the log.
+    """The lease of this process, as it rests on statuses. A new process has none, regardless of the log.
 
     A shorter interval or R shortens the lease as soon as a status that names it is *begun*: the others may
     see that status committed, and apply it, before this process learns of it.

@@ -4,6 +4,7 @@
 
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
+     "lease_ms", "lease_before_ms",
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
      "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
@@ -13,7 +14,9 @@
 Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
 says why the publisher changed at ``since``: vacant (there was no publisher), override (one that is still
 in force took the role from its predecessor), ineligible (its predecessor stopped being eligible), group (it
-is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row).
+is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row),
+lost (the leader found its predecessor lost, D24).
+``lease_ms`` is there since level 2, and ``lease_before_ms`` while a longer lease than that may still run.
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
@@ -67,6 +70,7 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
         "since": farm.state.since,
         "because": reason_of(farm.state),
         "due_since": farm.due_since,
+        **farm.lease_figures(),
         "holders": list(farm.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
@@ -113,6 +117,8 @@ def _reason(farm: FarmQueries, member: int, *, eligible: bool) -> str:
         return "no status yet"
     if not farm.is_recent(member):
         return f"no status since index {farm.state.records[member].index}"
+    if farm.is_lost(member):
+        return "the leader has lost it"
     if member == farm.publisher:
         return _why_publisher(farm)
     if not eligible or farm.publisher is None:
@@ -187,6 +193,8 @@ def _why_eligible(farm: FarmQueries, scored: ScoredStatus, member: int, *, eligi
     mode = _mode(farm, member)
     if not farm.is_recent(member):
         return "not eligible: it is not recent"
+    if farm.is_lost(member):
+        return "not eligible: the leader has lost it, and no status of it since shows that it knows"
     if eligible and scored.publishing is None:
         return (
             f"eligible: its mode is {mode}; it reports no meta.publishing, but nor does any other candidate"

@@ -28,7 +28,7 @@ from garlicfarm.setup.provision import (
     MemberPlan,
     check_endpoints,
     farm_table,
-    first_orders,
+    first_entries,
     founding_configuration,
     joining_genesis,
     make_store,
@@ -38,7 +38,7 @@ from garlicfarm.setup.provision import (
 )
 from garlicfarm.storage import DataDirectory, Genesis
 from garlicfarm.transport import Endpoint
-from garlicfarm.wire.messages import ClusterServer
+from garlicfarm.wire.messages import ClusterServer, Configuration
 
 
 def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
@@ -52,8 +52,8 @@ def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
     server = ClusterServer(config.node.id, str(dialled))
     configuration = founding_configuration((server,))
     genesis = new_genesis(farm, configuration)
-    orders = first_orders(farm, {config.node.id: MemberPlan(endpoint=str(dialled))})
-    _add(config, dialled, farm, secrets.token_bytes(32), genesis, orders)
+    entries = first_entries(farm, {config.node.id: MemberPlan(endpoint=str(dialled))}, configuration)
+    _add(config, dialled, farm, secrets.token_bytes(32), genesis, entries)
     return MadeFarm(genesis.farm_id, configuration, {config.node.id: config.base_dir})
 
 
@@ -98,7 +98,7 @@ def _add(
     farm: FarmPlan,
     secret: bytes,
     genesis: Genesis,
-    orders: tuple[bytes, ...] = (),
+    entries: tuple[bytes | Configuration, ...] = (),
 ) -> None:
     if farm.name in [section.name for section in config.farm]:
         raise ConfigError([f"{config.path} has a farm {farm.name} already; nothing was changed"])
@@ -108,7 +108,7 @@ def _add(
     named = data.relative_to(config.base_dir) if data.is_relative_to(config.base_dir) else data
     table = farm_table(farm, dialled, str(named), MemberPlan(endpoint=str(dialled)))
     with DataDirectory.open(data) as directory, _all_or_nothing(_files(directory, farm.name)):
-        make_store(data, farm, secret, genesis, orders)
+        make_store(data, farm, secret, genesis, entries)
         rewrite(config.path, f"{read_text(config.path).rstrip()}\n{to_toml({'farm': [table]})}")
 
 

@@ -37,9 +37,10 @@ from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.durable_files import fsync_path, give_to_owner, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.http.digest import ALGORITHMS
-from garlicfarm.levels import HIGHEST, LOWEST, algorithm_of
+from garlicfarm.levels import HIGHEST, LEASES, LOWEST, algorithm_of
+from garlicfarm.publishing.administration import MAX_LEASE_MS
 from garlicfarm.publishing.entries import encode_admin
-from garlicfarm.publishing.lease import least_R
+from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.regular_files import read_file
 from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
@@ -61,7 +62,9 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``interval_ms``: how often members post their statuses. The log then begins with orders that set it and
     the least R that suits the farm's timings (`garlicfarm.publishing.lease.least_R`); later ones replace
-    them. None, and in any other application than ``publisher``: no orders, the constants hold.
+    them. ``lease_ms``: how long a lease lasts, unless these timings ask for a longer one (`least_lease_ms`
+    there); an order sets it too, if the farm begins at a level with leases (D24). None, and in any other
+    application than ``publisher``: no orders, the constants hold.
 
     ``epoch_length``: how many Application entries make an epoch (D23), for ever."""
 
@@ -74,6 +77,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     retention: Mapping[str, Any] = {}
     algorithms: Algorithms = ALGORITHMS
     interval_ms: int | None = None
+    lease_ms: int | None = None
     epoch_length: int = EPOCH_LENGTH
 
 
@@ -209,9 +213,9 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
     )
     configuration = founding_configuration(servers)
     genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
-    orders = first_orders(farm, members)
+    entries = first_entries(farm, members, configuration)
     for directory in directories.values():
-        make_store(directory / "data", farm, secret, genesis, orders)
+        make_store(directory / "data", farm, secret, genesis, entries)
     return MadeFarm(genesis.farm_id, configuration, directories)
 
 
@@ -228,27 +232,43 @@ def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
     return Genesis(*born, configuration, farm.epoch_length)
 
 
-def first_orders(farm: FarmPlan, members: Mapping[int, MemberPlan]) -> tuple[bytes, ...]:
-    """The entries that the log of a new farm of ``members`` begins with: R and the interval. All members'
-    stores hold the same ones, so they take force once, whichever member leads first (`create_store`)."""
-    if farm.interval_ms is None or farm.application != "publisher":
-        return ()
+def first_entries(
+    farm: FarmPlan, members: Mapping[int, MemberPlan], configuration: Configuration
+) -> tuple[bytes | Configuration, ...]:
+    """The entries that the log of a new farm of ``members`` begins with: R, the interval and how long a lease
+    lasts. All members' stores hold the same ones, so they take force once, whichever member leads first
+    (`create_store`). The farm's ``configuration`` stands before an order that is known from a level on:
+    servers that join fold the log without the genesis."""
     timings = {**PRESETS[farm.preset], **farm.raft}
     publishers = [publisher for member in members.values() for publisher in member.publishers]
     retire_s = [publisher.get("retire_timeout_s", RETIRE_TIMEOUT_S) for publisher in publishers]
-    R = least_R(
-        farm.interval_ms,
-        election_timeout_max_s=timings["election_timeout_max_s"],
-        rpc_timeout_s=timings["rpc_timeout_s"],
-        retire_timeout_s=max(retire_s, default=RETIRE_TIMEOUT_S),
-    )
-    # R first: the shorter interval alone would cut the leases before the higher R lengthens them.
-    orders: dict[str, dict[str, object]] = {"staleness": {"R": R}, "interval": {"ms": farm.interval_ms}}
+    retire_timeout_s = max(retire_s, default=RETIRE_TIMEOUT_S)
     date_ms, member = time.time_ns() // 1_000_000, min(members)
-    return tuple(
-        encode_admin(farm.name, date_ms, member, None, action, _FOUNDER, args)
-        for action, args in orders.items()
-    )
+
+    def order(action: str, **args: object) -> bytes:
+        return encode_admin(farm.name, date_ms, member, None, action, _FOUNDER, args)
+
+    entries: list[bytes | Configuration] = []
+    if farm.application != "publisher":
+        return ()
+    if farm.interval_ms is not None:
+        R = least_R(
+            farm.interval_ms,
+            election_timeout_max_s=timings["election_timeout_max_s"],
+            rpc_timeout_s=timings["rpc_timeout_s"],
+            retire_timeout_s=retire_timeout_s,
+        )
+        # R first: the shorter interval alone would cut the leases before the higher R lengthens them.
+        entries += [order("staleness", R=R), order("interval", ms=farm.interval_ms)]
+    if farm.lease_ms is not None and configuration.level >= LEASES:
+        least_ms = least_lease_ms(
+            election_timeout_max_s=timings["election_timeout_max_s"],
+            heartbeat_s=timings["heartbeat_s"],
+            retire_timeout_s=retire_timeout_s,
+        )
+        entries.append(msgspec.structs.replace(configuration, log_index=len(entries) + 1))
+        entries.append(order("lease", ms=min(max(farm.lease_ms, 1000 * -(-least_ms // 1000)), MAX_LEASE_MS)))
+    return tuple(entries)
 
 
 def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
@@ -283,14 +303,18 @@ def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
 
 
 def make_store(
-    data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis, orders: tuple[bytes, ...] = ()
+    data: Path,
+    farm: FarmPlan,
+    secret: bytes,
+    genesis: Genesis,
+    entries: tuple[bytes | Configuration, ...] = (),
 ) -> None:
-    """Make one farm's files in a node's data directory: the farm's secret and key, and the store. ``orders``:
-    those of `first_orders`, in the store of a founding member."""
+    """Make one farm's files in a node's data directory: the farm's secret and key, and the store.
+    ``entries``: those of `first_entries`, in the store of a founding member."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
         write_private_file(data / _master_key_name(farm), read_file(farm.master_key_file))
-    create_store(data / "farms" / farm.name, genesis, orders)
+    create_store(data / "farms" / farm.name, genesis, entries)
 
 
 def farm_table(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from garlicfarm.storage.migration import KEPT, NEW, finish_migration, log_direct
 from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
+from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
 SNAPSHOTS = "snapshots"
@@ -46,13 +47,15 @@ _PAGE_BYTES = 1 << 20
 _FOUNDING_TERM = 1
 
 
-def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[bytes] = ()) -> None:
+def create_store(
+    directory: Path, genesis: Genesis, first_entries: Sequence[bytes | Configuration] = ()
+) -> None:
     """Make a farm's store, durably: an interrupted call leaves none, and can be repeated.
 
     ``directory`` is ``data/farms/<farm>`` (made if missing) of a data directory that is held.
-    ``first_entries``: the Application entries that the log begins with, the same ones in the stores of all
-    founding members. They are of term 1, in which no member leads, and not yet committed: the first leader,
-    of a later term, commits them with its own first entry (Raft §5.4.2).
+    ``first_entries``: the Application entries and Configurations that the log begins with, the same ones in
+    the stores of all founding members. They are of term 1, in which no member leads, and not yet committed:
+    the first leader, of a later term, commits them with its own first entry (Raft §5.4.2).
 
     Raises `StorageError` (a store exists, or the system refuses; nothing is overwritten),
     `LocalProtocolError` (an illegal Configuration).
@@ -60,7 +63,9 @@ def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[byte
     state = HardState(_FOUNDING_TERM if first_entries else 0)
     boundary = SnapshotMeta(0, 0, genesis.configuration or Configuration(0, 0))
     entries = (
-        Entry(index, _FOUNDING_TERM, ValueType.APPLICATION, value)
+        Entry(index, _FOUNDING_TERM, ValueType.CONFIGURATION, encode_configuration(value))
+        if isinstance(value, Configuration)
+        else Entry(index, _FOUNDING_TERM, ValueType.APPLICATION, value)
         for index, value in enumerate(first_entries, 1)
     )
     try:

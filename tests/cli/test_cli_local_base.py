@@ -173,6 +173,8 @@ def test_closed_stdout_ends_without_traceback() -> None:
         ("interval=999ms", "interval=1s", "interval must be 1s to 1h"),
         ("interval=3600001ms", "interval=1h", "interval must be 1s to 1h"),
         ("R=2", "R=3", "R must be 3 to 1000"),
+        ("lease=999ms", "lease=1s", "lease must be 1s to 10m"),
+        ("lease=601s", "lease=600", "lease must be 1s to 10m"),
         ("R=1001", "R=1000", "R must be 3 to 1000"),
         ("margin=1000001", "margin=1000000", "margin must be 0 to 1000000"),
         ("lifetime=9m", "lifetime=10m", "lifetime must be 10m to 18h"),

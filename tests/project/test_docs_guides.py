@@ -3,7 +3,6 @@ what they show is what the program says and writes."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import textwrap
@@ -16,15 +15,17 @@ import trio
 from garlicfarm import __version__
 from garlicfarm.admin.health import since
 from garlicfarm.cli import cli
+from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.farm_policy import set_
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS
 from garlicfarm.credentials.member_credentials import read_secret_file, write_secret_file
 from garlicfarm.lab.processes import process_farm
 from garlicfarm.levels import BRINGS, HIGHEST, LOWEST, SAYS_NOTHING, cannot_follow
 from garlicfarm.plugins import TRANSPORTS, list_plugins
 from garlicfarm.setup.i2p_tunnel import Tunnel
-from garlicfarm.setup.provision import FarmPlan, MemberPlan, first_orders
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.project.pages import ROOT, blocks, environment, page
+from tests.setup.test_first_orders import orders
 from tests.transports.nginx import LOCATION
 
 ADMINISTER = page("docs/howto/administer.md")
@@ -80,13 +81,16 @@ def test_table_of_parameters_has_those_of_the_command() -> None:
     assert names == set(re.findall(r"([A-Za-z]+)=", set_.help or "")) - {"NAME"}
 
 
-def test_pages_have_the_parameters_and_timings_of_the_presets() -> None:
-    r = {}
+def test_pages_have_the_parameters_and_timings_of_the_presets(tmp_path: Path) -> None:
+    r, lease = {}, {}
     for preset, interval_ms in PRESET_INTERVALS_MS.items():
-        plan = FarmPlan(preset=preset, interval_ms=interval_ms)
-        order, _ = map(json.loads, first_orders(plan, {1: MemberPlan(endpoint="ssl://a.example:1")}))
-        r[preset] = order["config"]["admin"]["args"]["R"]
+        plan = FarmPlan(preset=preset, interval_ms=interval_ms, lease_ms=PRESET_LEASES_MS[preset])
+        create_farm(tmp_path / preset, {1: MemberPlan(endpoint="ssl://a.example:1")}, plan)
+        made = dict(orders(tmp_path / preset / "node-1"))
+        r[preset], lease[preset] = made["staleness"]["R"], format_ms(made["lease"]["ms"])
+        assert made["lease"]["ms"] == PRESET_LEASES_MS[preset]
     assert f"| `R` | {r['clearnet']}, `i2p` {r['i2p']} |" in ADMINISTER
+    assert f"| `lease` | {lease['clearnet']}, `i2p` {lease['i2p']} |" in ADMINISTER
     s = {preset: interval_ms // 1000 for preset, interval_ms in PRESET_INTERVALS_MS.items()}
     assert f"| `interval` | {s['clearnet']}s, `i2p` {s['i2p']}s |" in ADMINISTER
     (i2p, clearnet) = (

@@ -98,6 +98,11 @@ def lengths(farm: FarmQueries) -> tuple[int, int, int]:
     return farm.lease_lasts_ms, farm.lease_waits_ms, farm.unsettled_index
 
 
+def told(log: LeaseLog) -> dict[str, object]:
+    """What administrators read of it."""
+    return {key: value for key, value in log.farm.ranking().items() if key.startswith("lease_")}
+
+
 # Members that are lost
 
 
@@ -193,6 +198,9 @@ def test_lost_member_is_not_eligible_until_a_status_that_knows_of_it() -> None:
         log.post(1, 2, headroom=90, applied=applied)
         assert log.farm.eligible() == [2, 3]
         assert log.farm.is_lost(1)
+        ranking: Any = log.farm.ranking()
+        assert ranking["members"][-1]["reason"] == "the leader has lost it"
+        assert any("no status of it since" in sentence for sentence in ranking["members"][-1]["why"])
     log.post(1, 3, headroom=90, applied=found)
     assert not log.farm.is_lost(1)
     assert (log.farm.eligible(), log.farm.publisher) == ([1, 2, 3], 1)
@@ -296,12 +304,14 @@ def test_shorter_lease_is_in_force_at_once_and_the_longer_one_is_waited_for() ->
     assert lengths(log.farm) == (5_000, 45_000, changed)
     again = log.lease(2_000)
     assert lengths(log.farm) == (2_000, 45_000, again)
+    assert told(log) == {"lease_ms": 2_000, "lease_before_ms": 45_000}
     for other, term in ((changed, TERM), (again, TERM - 1), (again + 9, TERM)):
         log.settled(other, term)
     assert lengths(log.farm) == (2_000, 45_000, again)
     assert log.farm.skipped == {"another change": 2, "another term": 1}
     log.settled(again)
     assert lengths(log.farm) == (2_000, 2_000, 0)
+    assert told(log) == {"lease_ms": 2_000}
     log.settled(again)
     assert log.farm.skipped["another change"] == 3
 
@@ -310,6 +320,7 @@ def test_longer_lease_is_waited_for_before_and_after_it_is_settled() -> None:
     log = named_1()
     changed = log.lease(60_000)
     assert lengths(log.farm) == (60_000, 60_000, changed)
+    assert told(log) == {"lease_ms": 60_000}
     log.settled(changed)
     assert lengths(log.farm) == (60_000, 60_000, 0)
 
@@ -399,3 +410,4 @@ def test_below_level_2_an_order_of_it_is_unknown_and_no_state_has_leases(level: 
     log.settled(2)
     assert json.loads(log.farm.snapshot()) == before | {"skipped": {"unknown action": 3}}
     assert (log.farm.is_lost(1), log.farm.unsettled_index) == (False, 0)
+    assert told(log) == {}

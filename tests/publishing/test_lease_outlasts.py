@@ -1,4 +1,4 @@
-"""R and the interval with which a slow change of the leader ends no lease."""
+"""Which leases a slow change of the leader does not end: by R and the interval, and since level 2."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
-from garlicfarm.publishing.lease import lease_ms, least_R
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.publishing.lease import lease_ms, least_lease_ms, least_R
 
 
 @given(
@@ -53,3 +53,34 @@ def test_three_statuses_every_half_minute_do_not_outlast_a_slow_election_in_i2p(
     i2p = PRESETS["i2p"]
     needed_s = 30 + 2 * i2p["election_timeout_max_s"] + i2p["rpc_timeout_s"] + RETIRE_TIMEOUT_S
     assert [R for R in (3, 5, 7) if lease_ms(30_000, R) >= 1000 * needed_s] == [7]
+
+
+@given(
+    election_ms=st.integers(100, 60_000),
+    heartbeat_ms=st.integers(10, 30_000),
+    retire_ms=st.integers(100, 11_250),
+)
+def test_least_lease_is_the_shortest_that_outlasts_two_elections_three_heartbeats_and_the_stop(
+    election_ms: int, heartbeat_ms: int, retire_ms: int
+) -> None:
+    def outlasts(lease: int) -> bool:
+        return lease - min(retire_ms, lease / 4) >= 2 * election_ms + 3 * heartbeat_ms
+
+    least = least_lease_ms(
+        election_timeout_max_s=election_ms / 1000,
+        heartbeat_s=heartbeat_ms / 1000,
+        retire_timeout_s=retire_ms / 1000,
+    )
+    assert outlasts(least)
+    assert not outlasts(least - 1)
+
+
+@pytest.mark.parametrize(("preset", "least_ms"), [("clearnet", 5_200), ("i2p", 100_000)])
+def test_preset_s_lease_on_heartbeats_is_long_enough_for_its_timings(preset: str, least_ms: int) -> None:
+    timings = PRESETS[preset]
+    found = least_lease_ms(
+        election_timeout_max_s=timings["election_timeout_max_s"],
+        heartbeat_s=timings["heartbeat_s"],
+        retire_timeout_s=RETIRE_TIMEOUT_S,
+    )
+    assert found == least_ms <= PRESET_LEASES_MS[preset]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -14,6 +15,7 @@ from garlicfarm.errors import (
     StorageMissing,
     StorageVersion,
 )
+from garlicfarm.levels import HIGHEST, algorithm_of
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
 from garlicfarm.storage import (
     SNAPSHOTS,
@@ -89,8 +91,10 @@ def test_create_after_an_interrupted_one_starts_again(tmp_path: Path) -> None:
 
 
 def test_store_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
-    create_store(tmp_path, Genesis("farm", bytes(16), "publisher", 4, None))
-    with pytest.raises(StorageVersion, match="version 4 of the common algorithm; this program has 2 to 3"):
+    other, most = algorithm_of(HIGHEST + 1), algorithm_of(HIGHEST)
+    create_store(tmp_path, Genesis("farm", bytes(16), "publisher", other, None))
+    sentence = f"version {other} of the common algorithm; this program has 2 to {most}"
+    with pytest.raises(StorageVersion, match=sentence):
         LogStore.open(tmp_path, farm="farm")
 
 
@@ -149,11 +153,14 @@ async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(directo
 
 
 def test_first_entries_lie_in_the_new_log_and_no_member_votes_in_their_term(tmp_path: Path) -> None:
-    create_store(tmp_path / "farm", GENESIS, [b"one", b"two"])
+    configuration = msgspec.structs.replace(GENESIS.configuration, log_index=2)
+    create_store(tmp_path / "farm", GENESIS, [b"one", configuration, b"two"])
     with closing(LogStore.open(tmp_path / "farm", farm="farm")) as store:
         assert store.initial_state() == (HardState(term=1), GENESIS.configuration)
-        assert store.entries(1, 3, 100) == [
-            Entry(index, 1, ValueType.APPLICATION, value) for index, value in ((1, b"one"), (2, b"two"))
+        assert store.entries(1, 4, 1000) == [
+            Entry(1, 1, ValueType.APPLICATION, b"one"),
+            Entry(2, 1, ValueType.CONFIGURATION, encode_configuration(configuration)),
+            Entry(3, 1, ValueType.APPLICATION, b"two"),
         ]
 
 

@@ -32,7 +32,8 @@ def values(nodes: Cluster, node_id: int) -> tuple[int, int, list[int]]:
 async def test_first_orders_are_in_force_once_whichever_member_leads_and_however_often_it_changes(
     tmp_path: Path,
 ) -> None:
-    async with cluster(tmp_path, 3, application="publisher", interval_ms=5_000, start=False) as nodes:
+    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "lease_ms": 9_000}
+    async with cluster(tmp_path, 3, **plan, start=False) as nodes:
         await nodes.start(2, 3)  # one founding member is late
         killed = await nodes.leader()
         running = nodes.running[killed]
@@ -40,8 +41,8 @@ async def test_first_orders_are_in_force_once_whichever_member_leads_and_however
         await running.ended.wait()
         await nodes.start(1)
         await nodes.leader()
-        await nodes.applied(2)
-        assert values(nodes, 1) == (5_000, 4, [1, 2])
+        await nodes.applied(4)
+        assert values(nodes, 1) == (5_000, 4, [1, 2, 4])
         await nodes.start(killed)
         await nodes.leader()
         assert await command(nodes, 1, "farm", "set", "interval=7s", "R=9") == 0
@@ -52,7 +53,7 @@ async def test_first_orders_are_in_force_once_whichever_member_leads_and_however
             await nodes.start(leader)
         await nodes.leader()
         await same_bytes(nodes)
-        once = [("staleness", "farm create"), ("interval", "farm create")]
+        once = [(action, "farm create") for action in ("staleness", "interval", "lease")]
         for node_id in nodes.running:
             assert values(nodes, node_id)[:2] == (7_000, 9)
             assert orders_in_log(nodes, node_id) == [*once, ("interval", "local"), ("staleness", "local")]

@@ -76,11 +76,11 @@ async def test_every_action_is_one_entry_that_all_nodes_obey_alike(
         assert await command(nodes, 2, "farm", "override", "3", "off") == 0
         assert await command(nodes, 2, "farm", "override", "3", "none") == 0
         capsys.readouterr()
-        settings = ["interval=20s", "R=4", "margin=60000", "lifetime=2h"]
+        settings = ["interval=20s", "R=4", "lease=7s", "margin=60000", "lifetime=2h"]
         weights = ["weight.job_lag=10", "weight.tunnel_health=20"]
         assert await command(nodes, 3, "farm", "set", *settings, *weights, "-o", "jsonl") == 0
         done = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [row["action"] for row in done] == ["interval", "staleness", "publisher", "weights"]
+        assert [row["action"] for row in done] == ["interval", "staleness", "lease", "publisher", "weights"]
 
         state = json.loads(await same_bytes(nodes))
         told = policy(nodes, 1)
@@ -96,11 +96,15 @@ async def test_every_action_is_one_entry_that_all_nodes_obey_alike(
         assert told["overrides"] == {"2": "on"}
         assert state["policy"] == {key: told[key] for key in state["policy"]}
         orders = told["orders"]
-        changed = {"interval", "staleness", "publisher", "weights", "override 2", f"exclude {HASH}"}
+        changed = {"interval", "staleness", "lease", "publisher", "weights", "override 2", f"exclude {HASH}"}
         assert orders.keys() == changed
         assert {order["by"] for order in orders.values()} == {"local"}
         indexes = {row["action"]: row["index"] for row in done}
         assert indexes == {name: orders[name]["index"] for name in indexes}
+
+        assert await command(nodes, 2, "farm", "show") == 0
+        lease = r"\n  lease        7 s(, one of [\d.]+ s may still run)? \(by local, .*\)\n"
+        assert re.search(lease, capsys.readouterr().out)
 
         await nodes.stop(2)
         await nodes.start(2)
@@ -247,7 +251,10 @@ def paths(path: str, value: Any) -> Iterator[str]:
         (["set", "interval=2h"], "interval must be 1s to 1h"),
         (["set", "margin=1000001"], "margin must be 0 to 1000000"),
         (["set", "lifetime=1s"], "lifetime must be 10m to 18h"),
-        (["set", "speed=9"], "speed: there is no such parameter; the parameters are interval, R, margin"),
+        (
+            ["set", "speed=9"],
+            "speed: there is no such parameter; the parameters are interval, R, lease, margin",
+        ),
         (["set", "weight.luck=9"], "weight.luck: there is no such part; the parts are router_uptime"),
         (["override", "0", "on"], "0 is not in the range"),
         (["override", "1", "perhaps"], "is not one of"),
