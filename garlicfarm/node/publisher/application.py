@@ -27,7 +27,7 @@ from garlicfarm.node.publisher.publishers import (
 from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import least_R
+from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.wire.messages import Configuration, Grant
 
@@ -91,14 +91,15 @@ class PublisherApplication(Application, LeaseUser):
         self, context: ApplicationContext, publisher: int | None, skipped: dict[str, int]
     ) -> NoReturn:
         """Log and count each new publisher, and the entries that the fold skipped; ``publisher`` and
-        ``skipped``: the values already logged. Warn of an interval and R that do not suit this node."""
+        ``skipped``: the values already logged. Warn of a lease that does not suit this node."""
         log, metrics, fold = context.log, context.metrics, self.fold
-        judged: tuple[int, int] | None = None
+        judged: dict[str, int] | None = None
         while True:
-            if context.applied_index and judged != (fold.interval_ms, fold.R):
-                judged = (fold.interval_ms, fold.R)
-                if (least := self._least_R(context.section)) > fold.R:
-                    log.warning("lease-too-short", interval_ms=fold.interval_ms, R=fold.R, least_R=least)
+            if context.applied_index and judged != (figures := self._lease_figures(context.section)):
+                judged = figures
+                has, needs = ("lease_ms", "least_lease_ms") if fold.has_leases else ("R", "least_R")
+                if figures[has] < figures[needs]:
+                    log.warning("lease-too-short", **figures)
             if self.fold.publisher != publisher:
                 publisher = self.fold.publisher
                 metrics.farm_publisher_changes.inc()
@@ -210,17 +211,27 @@ class PublisherApplication(Application, LeaseUser):
 
     def policy(self) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.to_builtins(self.fold.policy, str_keys=True)
-        return body if self._section is None else {**body, "least_R": self._least_R(self._section)}
+        return body if self._section is None else {**body, **self._lease_figures(self._section)}
 
-    def _least_R(self, section: FarmSection) -> int:
-        """The least R that suits the interval in force and this node's timings."""
-        retire_s = [publisher.retire_timeout_s for publisher in section.publisher]
-        return least_R(
-            self.fold.interval_ms,
-            election_timeout_max_s=section.raft.election_timeout_max_s,
-            rpc_timeout_s=section.raft.rpc_timeout_s,
-            retire_timeout_s=max(retire_s, default=RETIRE_TIMEOUT_S),
+    def _lease_figures(self, section: FarmSection) -> dict[str, int]:
+        """How long a lease lasts, or the interval and R that it rests on below level 2, and the least that
+        suits this node's timings."""
+        fold, raft = self.fold, section.raft
+        retire_s = max((each.retire_timeout_s for each in section.publisher), default=RETIRE_TIMEOUT_S)
+        if fold.has_leases:
+            least_ms = least_lease_ms(
+                election_timeout_max_s=raft.election_timeout_max_s,
+                heartbeat_s=raft.heartbeat_s,
+                retire_timeout_s=retire_s,
+            )
+            return {**fold.lease_figures(), "least_lease_ms": least_ms}
+        least = least_R(
+            fold.interval_ms,
+            election_timeout_max_s=raft.election_timeout_max_s,
+            rpc_timeout_s=raft.rpc_timeout_s,
+            retire_timeout_s=retire_s,
         )
+        return {"interval_ms": fold.interval_ms, "R": fold.R, "least_R": least}
 
     # ------------------------------------------------------------------ orders of administrators
 

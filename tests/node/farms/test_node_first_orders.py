@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.cli.durations import format_ms
 from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
-from tests.node.support.cluster import ALONE_AND_QUICK, Cluster, cluster
+from tests.node.support.cluster import THREE, Cluster, cluster
 from tests.running import wait_until
 
 
@@ -62,18 +63,18 @@ async def test_first_orders_are_in_force_once_whichever_member_leads_and_however
 async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "raft": ALONE_AND_QUICK}
+    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "raft": THREE}
     async with cluster(tmp_path, 1, **plan) as nodes:
         await nodes.applied(2)
         told = policy(nodes, 1)
-        assert told["R"] == told["least_R"]
-        assert await command(nodes, 1, "farm", "set", "R=9") == 0
+        assert told["lease_ms"] >= told["least_lease_ms"]
+        assert await command(nodes, 1, "farm", "set", "R=3") == 0  # on which no lease rests
         assert capsys.readouterr().err == ""
         assert "lease-too-short" not in caplog.text
-        assert await command(nodes, 1, "farm", "set", "R=3") == 0
+        assert await command(nodes, 1, "farm", "set", "lease=1s") == 0
         assert capsys.readouterr().err == (
-            "warning: with an interval of 5s and R=3 a slow change of the leader ends a healthy publisher: "
-            f"`garlicfarm farm set R={told['least_R']}` or more outlasts it\n"
+            "warning: with a lease of 1s a slow change of the leader ends a healthy publisher: "
+            f"`garlicfarm farm set lease={format_ms(told['least_lease_ms'])}` or more outlasts it\n"
         )
         await wait_until(lambda: "lease-too-short" in caplog.text)
     assert PublisherApplication("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs
