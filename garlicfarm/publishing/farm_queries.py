@@ -78,10 +78,15 @@ class FarmQueries:
             for holder in self.holders
         )
 
-    def is_lost(self, member: int | None) -> bool:
-        """Whether the leader has found it lost, and no status of its own has followed."""
+    def lost_index(self, member: int) -> int | None:
+        """The index at which a leader found it lost, until a status of its own shows that it knows; None for
+        any other."""
         leases = self._state.leases
-        return member in leases.lost if leases else False
+        return leases.lost.get(member) if leases else None
+
+    def is_lost(self, member: int | None) -> bool:
+        """Whether it is such a member."""
+        return member is not None and self.lost_index(member) is not None
 
     @property
     def has_leases(self) -> bool:

@@ -524,8 +524,8 @@ class MemberCore:
 
     def news(self) -> News:
         """What cannot wait for the next status: ``withdrawn``, ``released``, ``published``, ``lease set``,
-        ``drained``. An item ``("released", index)`` is said only by a status that is begun after ``index``
-        was applied."""
+        ``drained``, and ``found`` (lost). An item ``("released", index)``, or ``found``, is said only by a
+        status that is begun after ``index`` was applied."""
         found: set[tuple[str, int]] = set()
         if self.offer.is_withdrawn:
             found.add(("withdrawn", self.offer.count))
@@ -540,6 +540,9 @@ class MemberCore:
             found.add(("lease set", self._fold.due_since or 0))
         if self._drains:
             found.add(("drained", self._drains))
+        lost = self._fold.lost_index(self._setup.node_id)
+        if lost is not None:
+            found.add(("found", lost))
         return frozenset(found)
 
     @property

@@ -38,6 +38,7 @@ class Service(SimulatedPublisher):
         super().__init__(SimulatedPublisherConfig(), Path(), site)
         self.calls = calls
         self.serves_s = 0
+        self.is_dead = False
 
     @property
     def destination(self) -> bytes:
@@ -51,6 +52,8 @@ class Service(SimulatedPublisher):
         return msgspec.structs.replace(published, lease_set=data)
 
     async def retire(self, successor: bytes | None) -> None:
+        if self.is_dead:
+            return
         await super().retire(successor)
         self.calls.append((self.site.node_id, "retire" if successor is None else "announce"))
         if successor is not None:
@@ -105,6 +108,22 @@ class ServiceFarm:
         documents = [json.loads(entry.value) for entry in entries if entry.value_type == 1]
         return [each for each in documents if "admin" not in each["config"] and each["id"] == author]
 
+    async def kill(self, node_id: int) -> None:
+        """The node's process dies: it retires nothing, and says nothing."""
+        self.services[node_id].is_dead = True
+        running = self.nodes.running[node_id]
+        running.scope.cancel()
+        await running.ended.wait()
+        self.services[node_id].order = None  # its router has ended the session
+
+    def entries(self, of: int, action: str) -> list[dict[str, Any]]:
+        """The arguments of all entries with this action, in the log of a node."""
+        replica = self.nodes.replica(of)
+        entries = replica.store.entries(1, replica.applied_index + 1, 1 << 30)
+        documents = [json.loads(entry.value) for entry in entries if entry.value_type == 1]
+        orders = [each["config"]["admin"] for each in documents if "admin" in each["config"]]
+        return [each["args"] for each in orders if each["action"] == action]
+
     async def override(self, member: int, mode: str) -> None:
         await self._order("override", {"member": member, "mode": mode})
 
@@ -117,7 +136,9 @@ class ServiceFarm:
 
 
 @asynccontextmanager
-async def service_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceFarm]:
+async def service_farm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **plan: Any
+) -> AsyncIterator[ServiceFarm]:
     services: dict[int, Service] = {}
     calls: list[tuple[int, str]] = []
 
@@ -129,7 +150,7 @@ async def service_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
     monkeypatch.setattr(application, "make_publishers", make_publishers)
     tables: Any = {"publishers": ({"plugin": "simulated"},)}
     members = {n: member(router={"plugin": "simulated", "seed": n}, **tables) for n in (1, 2, 3)}
-    async with cluster(tmp_path, 3, members=members, application="publisher") as nodes:
+    async with cluster(tmp_path, 3, members=members, application="publisher", **plan) as nodes:
         await nodes.leader()
         farm = ServiceFarm(nodes, services, calls)
         await farm.set_interval(INTERVAL_MS)
