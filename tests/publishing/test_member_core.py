@@ -33,6 +33,7 @@ class Farm:
     that offer to publish."""
 
     farm, interval_ms, R, publish_index = "farm", 30_000, 3, 0
+    lease_lasts_ms = lease_waits_ms = 45_000
     policy = SimpleNamespace(lifetime_ms=3_600_000)
 
     def __init__(self) -> None:
@@ -47,6 +48,16 @@ class Farm:
         self.known_ms = 0
         self.sequence = 0
         self.entry: Callable[[], bytes] = bytes
+        self.has_leases = False  # on heartbeats
+        self.state = SimpleNamespace(since=5)
+        self.boots = 0
+        self.lost: int | None = None
+
+    def boot(self, member: int) -> int:
+        return self.boots
+
+    def lost_index(self, member: int) -> int | None:
+        return self.lost
 
     def leases(self) -> tuple[MetaLease, ...]:
         return LEAVES
