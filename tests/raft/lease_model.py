@@ -32,6 +32,7 @@ log needs no message, and whom `lost` released may be named again at once.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -44,8 +45,8 @@ NOW = 1000
 """The present, on every clock."""
 
 _RENAMINGS = [
-    (names, tuple(names.index(member) - 1 for member in MEMBERS))
-    for names in [(0, 1, 3, 2), (0, 2, 1, 3), (0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1)]
+    ((0, one, two, three, 4, 5), tuple((one, two, three).index(member) for member in MEMBERS))
+    for one, two, three in [(2, 1, 3), (1, 3, 2), (2, 3, 1), (3, 1, 2), (3, 2, 1)]
 ]
 
 State = tuple[int, ...]
@@ -59,7 +60,8 @@ Step = tuple[Any, ...]
 class Bounds(NamedTuple):
     """``elections``: after the first one. ``entries``: of a log, after the first one; ``moves`` of them may be
     moves. ``messages``: grants and their answers under way. ``beats``: heartbeats under way of the first
-    leader; 0: see above. ``lasts``: how long a lease lasts, in ticks, and what it is changed to, in this order."""
+    leader; 0: see above. ``lasts``: how long a lease lasts, in ticks, and what it is changed to, in this order. ``of_five``: the third
+    member stands for three of five that do all alike, so that the first two make no majority."""
 
     elections: int = 1
     entries: int = 2
@@ -68,6 +70,7 @@ class Bounds(NamedTuple):
     messages: int = 1
     beats: int = 0
     lasts: tuple[int, ...] = (2,)
+    of_five: bool = False
 
 
 class Entry(NamedTuple):
@@ -183,11 +186,13 @@ class Model:
         self.witnessed: Counter[str] = Counter()
         self.now = dict.fromkeys(("elected", "sent", "age", "arrived", "heard", "lost"), NOW)
         """What is read from the clock, for each purpose."""
+        self._members = (1, 2, 3, 4, 5) if bounds.of_five else MEMBERS
         self._oldest = -max(bounds.lasts)
         self._farms, self._messages, self._nodes = _Table(), _Table(), _Table()
         self._processes, self._parts, self._logs = _Table(), _Table(), _Table()
         self._tidied = lru_cache(200_000)(self._renumber)
-        self._renamings = [([0], [0], [0], [0]) for _ in _RENAMINGS]
+        self._names = _RENAMINGS[:1] if bounds.of_five else _RENAMINGS
+        self._renamings = [([0], [0], [0], [0]) for _ in self._names]
         # A step changes few tables, and looks at few rows: each is computed once.
         for name in (
             "_renamed_log",
@@ -205,6 +210,7 @@ class Model:
             "_on_part",
             "_told",
             "_reached",
+            "_is_reached",
             "_view",
             "_skip",
             "_renumbered_part",
@@ -222,15 +228,14 @@ class Model:
         """The role is the leader's, or another member's; all know it."""
         lasts = self.bounds.lasts[0]
         found = []
-        for named in MEMBERS[: 2 if self.bounds.messages else 1]:
-            log = self._logs.number((Entry(1, "first", 1, lasts, named),))
-            messages = self._messages.number(())
-            node, process = self._nodes.number(_Node(1, log, 1)), self._processes.number(_Process())
-            part = self._told(self._elected(1, 1), log, 1)
-            farm = self._farms.number(_Farm(log, 0))
-            found.append(
-                self._tidy([farm, messages, node, process, part, node, process, 0, node, process, 0])
-            )
+        for leader, named in itertools.product((1, 3), MEMBERS):
+            log = self._logs.number((Entry(1, "first", leader, lasts, named),))
+            state = [self._farms.number(_Farm(log, 0)), self._messages.number(())]
+            for member in MEMBERS:
+                state += [self._nodes.number(_Node(1, log, 1)), self._processes.number(_Process()), 0]
+            state[PART[leader]] = self._told(self._elected(leader, 1), log, 1)
+            if self.bounds.messages or leader == named:  # nobody publishes without a grant
+                found.append(self._tidy(state))
         return found
 
     def is_broken(self, state: State) -> bool:
@@ -258,6 +263,7 @@ class Model:
             "beat told": "{0} is told that {1} does not answer its heartbeat {2}",
             "grant": "{} sends a grant",
             "grant received": "{0.member} receives the grant {0.number} of term {0.term}: {0.grant}",
+            "grant repeated": "{0.member} receives the grant {0.number} of term {0.term}, and will do so again: {0.grant}",
             "grant read": "the leader of term {0.term} reads the answer of {0.member} to the grant {0.number}",
             "grant lost": "the grant {0.number} of term {0.term} to {0.member}, or the answer, is lost",
             "grant told": "{} is told that its grant is not answered",
@@ -281,7 +287,7 @@ class Model:
         """The least of the states that differ from this one only by who is who."""
         farm, messages, node1, process1, part1, node2, process2, part2, node3, process3, part3 = state
         found = state
-        for at, (names, (one, two, three)) in enumerate(_RENAMINGS):
+        for at, (names, (one, two, three)) in enumerate(self._names):
             members = (node1, process1, part1), (node2, process2, part2), (node3, process3, part3)
             farms, sent, nodes, parts = self._renamings[at]
             first, second, third = members[one], members[two], members[three]
@@ -323,7 +329,7 @@ class Model:
         while len(parts) < len(self._parts):
             part = self._parts[len(parts)]
             reached = [(names[member], at) for member, at in part.reached]
-            if reached and self._is_reached_at_once(part.term):
+            if len(reached) == 1 and self._is_reached_at_once(part.term):  # whoever it is
                 reached = [(1 if names[part.member] != 1 else 2, reached[0][1])]
             parts.append(
                 self._parts.number(
@@ -375,7 +381,8 @@ class Model:
                     continue
                 for voter in MEMBERS:
                     other = logs[voter]
-                    if voter != member and (other[-1].term, len(other)) <= (log[-1].term, len(log)):
+                    is_newer = (other[-1].term, len(other)) > (log[-1].term, len(log))
+                    if self._is_majority(member, voter) and not is_newer:
                         yield ("elect", member, voter), self._elect(state, member, voter, last_term + 1)
         for member in MEMBERS:
             node, log = nodes[member], logs[member]
@@ -386,7 +393,8 @@ class Model:
                 yield ("restart", member), self._restart(state, member)
             if state[PART[member]]:
                 yield from self._steps_of_leader(state, member, nodes, logs)
-        for message in dict.fromkeys(self._messages[state[MESSAGES]]):
+        messages = self._messages[state[MESSAGES]]
+        for message in dict.fromkeys(messages):
             yield ("grant lost", message), self._with_message(state, message)
             if message.grant is None:
                 leader = next(each for each in MEMBERS if self._leads(state, each) == message.term)
@@ -399,7 +407,9 @@ class Model:
                 )
                 yield ("grant read", message), self._with_message(state, message, leader, part)
             elif nodes[message.member].term == message.term:
-                yield ("grant received", message), self._receive(state, message)
+                yield ("grant received", message), self._receive(state, message, message)
+                if len(messages) < self.bounds.messages:
+                    yield ("grant repeated", message), self._receive(state, None, message)
 
     def _steps_of_leader(
         self, state: State, leader: int, nodes: list[Any], logs: list[Any]
@@ -485,12 +495,20 @@ class Model:
             after[NODE[each]] = self._nodes.number(self._nodes[state[NODE[each]]]._replace(term=term))
             after[PART[each]] = 0
         after[PART[member]] = self._elected(member, term)
-        return self._append(tuple(after), member, Entry(term, "first"), after[PART[member]])
+        after = list(self._append(tuple(after), member, Entry(term, "first"), after[PART[member]]))
+        self._tell_part(after, member)
+        return self._tidy(after)
 
     def _append(self, state: State, leader: int, entry: Entry, part: int) -> State:
         after = list(state)
         node = self._nodes[state[NODE[leader]]]
-        after[NODE[leader]] = self._nodes.number(node._replace(log=self._extended(node.log, entry)))
+        log = self._extended(node.log, entry)
+        after[NODE[leader]] = self._nodes.number(node._replace(log=log))
+        if self._is_majority(leader, leader):
+            farm = self._farms[state[FARM]]
+            after[FARM] = self._farms.number(
+                farm._replace(committed=self._commit(farm.committed, log, node.term))
+            )
         after[PART[leader]] = part
         return self._tidy(after)
 
@@ -502,8 +520,8 @@ class Model:
         if target.term < source.term:
             after[PART[member]] = 0
         farm = self._farms[state[FARM]]
-        committed = self._commit(farm.committed, log, source.term)
-        if committed != farm.committed:
+        if self._is_majority(leader, member):
+            committed = self._commit(farm.committed, log, source.term)
             after[FARM] = self._farms.number(farm._replace(committed=committed))
         return self._tidy(after)
 
@@ -519,11 +537,14 @@ class Model:
         node = self._nodes[state[NODE[member]]]
         node = node._replace(applied=node.applied + 1)
         after[NODE[member]] = self._nodes.number(node)
-        if state[PART[member]] and self.has_caught_up(node):
-            after[PART[member]] = self._told(state[PART[member]], node.log, node.applied)
-            self._extend_own(after, member)
+        self._tell_part(after, member)
         self._settle(after, member)
         return self._tidy(after)
+
+    def _tell_part(self, after: list[int], member: int) -> None:
+        node, part = self._nodes[after[NODE[member]]], after[PART[member]]
+        if part and self.has_caught_up(node):
+            after[PART[member]] = self._told(part, node.log, node.applied)
 
     def has_caught_up(self, node: _Node) -> bool:
         """A leader has applied the first entry of its term."""
@@ -548,8 +569,6 @@ class Model:
     def _with_part(self, state: State, leader: int, part: int) -> State:
         after = list(state)
         after[PART[leader]] = part
-        self._extend_own(after, leader)
-        self._settle(after, leader)
         return self._tidy(after)
 
     def _extend_own(self, after: list[int], leader: int) -> None:
@@ -576,14 +595,14 @@ class Model:
             after[PART[leader]] = part
         return self._tidy(after)
 
-    def _receive(self, state: State, message: _Message) -> State:
+    def _receive(self, state: State, gone: _Message | None, message: _Message) -> State:
         after = list(state)
         member = message.member
         after[PROCESS[member]] = self._received(
             state[PROCESS[member]], "on_grant", message.grant, self.now["arrived"]
         )
         self._settle(after, member)
-        return self._with_message(tuple(after), message, come=message._replace(grant=None))
+        return self._with_message(tuple(after), gone, come=message._replace(grant=None))
 
     def _settle(self, after: list[int], member: int) -> None:
         """The member publishes, if it may."""
@@ -613,14 +632,11 @@ class Model:
     def _tidy(self, after: list[int]) -> State:
         nodes = self._nodes
         term1, term2, term3 = nodes[after[2]].term, nodes[after[5]].term, nodes[after[8]].term
-        for leader, term, other, another in (
-            (1, term1, term2, term3),
-            (2, term2, term3, term1),
-            (3, term3, term1, term2),
-        ):
+        for leader in MEMBERS:
             part = after[PART[leader]]
-            if part and term in (other, another) and self._is_reached_at_once(term):
-                after[PART[leader]] = self._reached(part)
+            if part:
+                if self._is_reached(leader, term1, term2, term3):
+                    after[PART[leader]] = self._reached(part)
                 self._extend_own(after, leader)
                 self._settle(after, leader)
         committed = self._farms[after[FARM]].committed
@@ -631,6 +647,16 @@ class Model:
             after[1], term1, after[3], after[4], term2, after[6], after[7], term3, after[9], after[10]
         )
         return tuple(after)
+
+    def _is_majority(self, leader: int, member: int) -> bool:
+        """The two are one. The third one of five is one alone."""
+        return 3 in (leader, member) if self.bounds.of_five else leader != member
+
+    def _is_reached(self, leader: int, *terms: int) -> bool:
+        term = terms[leader - 1]
+        return self._is_reached_at_once(term) and any(
+            self._is_majority(leader, member) and terms[member - 1] == term for member in MEMBERS
+        )
 
     def _is_reached_at_once(self, term: int) -> bool:
         return term > 1 or not self.bounds.beats
@@ -818,13 +844,14 @@ class Model:
         """A heartbeat is sent, answered, and the answer read, at once."""
         granter = self._granter(self._parts[part])
         granter._reached_ms = {}
-        member = 1 if granter._node_id != 1 else 2  # whichever: both are, or it makes no majority
-        granter.on_sent(member, 1, self.now["sent"])
-        granter.on_answered(member, 1, granter.term)
+        for member in self._members:
+            if member != granter._node_id:
+                granter.on_sent(member, 1, self.now["sent"])
+                granter.on_answered(member, 1, granter.term)
         return self._pack(granter, ())
 
     def _own(self, part: int) -> tuple[int, int] | None:
-        return self._granter(self._parts[part]).own(MEMBERS, NOW)
+        return self._granter(self._parts[part]).own(self._members, NOW)
 
     def _on_part(self, part: int, method: str, *arguments: Any) -> int:
         granter = self._granter(self._parts[part])
@@ -866,7 +893,7 @@ class Model:
                     granter.on_unreachable(member, seq)
                     found.append((("beat told", leader, member, seq), self._pack(granter, part.beats), ""))
         granter = self._granter(part)
-        granted = granter.grant(MEMBERS, self.now["age"])
+        granted = granter.grant(self._members, self.now["age"])
         if granted is not None:
             member, grant = granted
             grant = Grant(
@@ -918,13 +945,9 @@ class Model:
         }
         ranks = {(member, seq): rank for member in MEMBERS for rank, seq in enumerate(seqs[member], 1)}
 
-        def since(held: Holding) -> int:
-            _, heard = granter._heard.get(held.member, (0, 0))
-            return max(granter._since_ms[held], granter._elected_ms, heard) - NOW
-
-        # Of two, only the newer one makes a majority.
-        at, newest = max(((ms, -member) for member, ms in granter._reached_ms.items()), default=(0, 0))
-        reached = ((-newest, max(oldest, at - NOW)),) if newest else ()
+        reached = tuple((member, max(oldest, at - NOW)) for member, at in sorted(granter._reached_ms.items()))
+        if len(reached) == 2:  # only the newer one makes a majority
+            reached = (max(reached, key=lambda each: each[1]),)
         part = _Part(
             granter._node_id,
             granter.term,
@@ -939,11 +962,11 @@ class Model:
             granter._number,
             granter._asked,
             tuple(
-                (member, number, max(oldest, granter._elected_ms - NOW, at - NOW))
+                (member, number, max(oldest, at - NOW))
                 for member, (number, at) in sorted(granter._heard.items())
             ),
             tuple(
-                (held, max(oldest, since(held)) if held.is_named else oldest, held in granter._lost)
+                (held, max(oldest, granter._since_ms[held] - NOW), held in granter._lost)
                 for held in granter.holdings
             ),
             tuple(sorted((member, ranks[member, seq], term) for member, seq, term in beats)),
