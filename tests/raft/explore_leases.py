@@ -30,7 +30,9 @@ class Explored(NamedTuple):
 def explore(model: Model, limit: int = sys.maxsize, progress: bool = False) -> Explored:
     """Visit the states breadth-first, so that a counterexample is as short as can be."""
     packing = struct.Struct("<11I")
-    known: dict[bytes, None] = dict.fromkeys(packing.pack(*model.canonical(state)) for state in model.initial())
+    known: dict[bytes, None] = dict.fromkeys(
+        packing.pack(*model.canonical(state)) for state in model.initial()
+    )
     order = list(known)
     parents = array("I", [0] * len(order))
     roots = len(order)
