@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -91,6 +91,11 @@ sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, i
 	.venv/bin/python -m garlicfarm.testing.simulator --seeds $(SEEDS)
 	.venv/bin/python -m garlicfarm.testing.simulator --publisher --seeds $$(( ($(SEEDS) + 9) / 10 ))
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
+
+explore: .venv/test ## all that three members can do with leases on heartbeats, within bounds: two never publish at once (minutes)
+	.venv/bin/python -m tests.raft.explore_leases --moves 0 --restarts 1
+	.venv/bin/python -m tests.raft.explore_leases --moves 0 --messages 0 --beats 2
+	.venv/bin/python -m tests.raft.explore_leases
 
 soak: SEEDS = 10000
 soak: HOURS = 400

@@ -13,7 +13,7 @@ import time
 from array import array
 from typing import NamedTuple
 
-from tests.raft.lease_model import Bounds, Model, State
+from tests.raft.lease_model import Bounds, Model
 
 WITNESSES = ("lost", "release", "election", "restart")
 
@@ -80,7 +80,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     usual = Bounds()
     for name, value in usual._asdict().items():
-        if name != "lasts":
+        if isinstance(value, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        elif name != "lasts":
             parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--lasts", type=int, nargs="+", default=usual.lasts)
     parser.add_argument("--limit", type=int, default=sys.maxsize, help="of states")

@@ -1,6 +1,6 @@
-"""A model of three members with leases on heartbeats: all that can happen to `LeaseGranter` and `LeaseHolder`.
+"""A model of three members with leases on heartbeats: all that can happen to the two classes of them.
 
-The two classes are the shipped ones. Around them are a Raft, a fold and a network that are as small and as
+`LeaseGranter` and `LeaseHolder` are the shipped ones. Around them are a Raft, a fold and a network that are as small and as
 hostile as their rules allow. A step is one of:
 
 * time: a tick passes, for all alike;
@@ -12,7 +12,7 @@ hostile as their rules allow. A step is one of:
 * one entry replicated, which is committed once a majority has it in the leader's term; one entry applied, at
   one member;
 * a heartbeat sent, received, its answer read; a grant sent, received (its answer follows), the answer read.
-  Each may be lost. A leader may be told that it gets no answer, and read it, or have its request received,
+  Each may be lost, and a grant received again. A leader may be told that it gets no answer, and read it, or have its request received,
   all the same. Two messages never wait for each other;
 * a restart: a member has its log and its term, a new `LeaseHolder`, and has to apply the log again.
 

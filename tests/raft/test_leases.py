@@ -58,6 +58,7 @@ def test_schedule_a_answers_are_lost_while_grants_arrive() -> None:
 def test_schedule_b_partition_heals_after_lost_was_appended() -> None:
     a, b = leader(), LeaseHolder()
     exchange(a, b, 0)
+    exchange(a, b, 0)
     a.on_lost(NAMED)  # at LASTS; B has not applied it, and is reached again
     reach(a, B, LASTS)
     assert a.grant(ALL, LASTS) is None
