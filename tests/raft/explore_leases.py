@@ -44,7 +44,7 @@ def explore(model: Model, limit: int = sys.maxsize, progress: bool = False) -> E
             depth, ends = depth + 1, len(order)
             if progress:
                 print(f"depth {depth}: {ends} states, {time.monotonic() - began:.0f} s", file=sys.stderr)
-        for step, after in model.successors(packing.unpack(order[at])):
+        for _, after in model.successors(packing.unpack(order[at])):
             key = packing.pack(*model.canonical(after))
             if key in known:
                 continue

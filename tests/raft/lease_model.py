@@ -1,27 +1,27 @@
 """A model of three members with leases on heartbeats: all that can happen to the two classes of them.
 
-`LeaseGranter` and `LeaseHolder` are the shipped ones. Around them are a Raft, a fold and a network that are as small and as
-hostile as their rules allow. A step is one of:
+`LeaseGranter` and `LeaseHolder` are the shipped ones. Around them are a Raft, a fold and a network that are
+as small and as hostile as their rules allow. A step is one of:
 
 * time: a tick passes, for all alike;
 * an election: a candidate and one voter, whose log is not newer, move to the next term at once, and the
-  candidate appends the first entry of its term. A leader that has not heard of it goes on (a *zombie*), also
-  after it has read that a member is in a later term;
+  candidate appends the first entry of its term. A leader that has not heard of it goes on (a *zombie*),
+  also after it has read that a member is in a later term;
 * an entry appended by a leader: a *move* of the role to any other member, *lost*, *release*, or another
   length of a lease;
-* one entry replicated, which is committed once a majority has it in the leader's term; one entry applied, at
-  one member;
+* one entry replicated, which is committed once a majority has it in the leader's term; one entry applied,
+  at one member;
 * a heartbeat sent, received, its answer read; a grant sent, received (its answer follows), the answer read.
-  Each may be lost, and a grant received again. A leader may be told that it gets no answer, and read it, or have its request received,
-  all the same. Two messages never wait for each other;
+  Each may be lost, and a grant received again. A leader may be told that it gets no answer, and read it, or
+  have its request received, all the same. Two messages never wait for each other;
 * a restart: a member has its log and its term, a new `LeaseHolder`, and has to apply the log again.
 
 A slow, suspended or cut-off member is one that takes no step. Members that reach each other need no state.
 
-A member publishes at the first moment at which it may: the state it has applied names it, and names no other
-holder, and it has a lease. What it publishes stands until the lease under which it does is over, however late
-the log that it has applied; only its release ends it sooner. So `Model.is_broken` sees whatever two members
-could publish at once.
+A member publishes at the first moment at which it may: the state it has applied names it, and names no
+other holder, and it has a lease. What it publishes stands until the lease under which it does is over,
+however late the log that it has applied; only its release ends it sooner. So `Model.is_broken` sees
+whatever two members could publish at once.
 
 States are finite without a bound on time: times are kept as they are to the present, and no older than a
 lease lasts; the numbers of requests and grants are kept by their rank, since only their order matters; what
@@ -50,18 +50,19 @@ _RENAMINGS = [
 ]
 
 State = tuple[int, ...]
-"""Of the farm, of messages under way, then of each member: its log, its process, its part as a leader. Each is
-a number of a `_Table`; 0 as a part: none."""
+"""Of the farm, of messages under way, then of each member: its log, its process, its part as a leader. Each
+is a number of a `_Table`; 0 as a part: none."""
 FARM, MESSAGES = 0, 1
 NODE, PROCESS, PART = ({member: 3 * member - 1 + at for member in MEMBERS} for at in range(3))
 Step = tuple[Any, ...]
 
 
 class Bounds(NamedTuple):
-    """``elections``: after the first one. ``entries``: of a log, after the first one; ``moves`` of them may be
-    moves. ``messages``: grants and their answers under way. ``beats``: heartbeats under way of the first
-    leader; 0: see above. ``lasts``: how long a lease lasts, in ticks, and what it is changed to, in this order. ``of_five``: the third
-    member stands for three of five that do all alike, so that the first two make no majority."""
+    """``elections``: after the first one. ``entries``: of a log, after the first one; ``moves`` of them may
+    be moves. ``messages``: grants and their answers under way. ``beats``: heartbeats under way of the first
+    leader; 0: see above. ``lasts``: how long a lease lasts, in ticks, and what it is changed to, in this
+    order. ``of_five``: the third member stands for three of five that do all alike, so that the first two
+    make no majority."""
 
     elections: int = 1
     entries: int = 2
@@ -111,7 +112,8 @@ class _Process(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A `LeaseGranter`, and its heartbeats under way: member, seq, and the term of the answer, 0: none yet."""
+    """A `LeaseGranter`, and its heartbeats under way: member, seq, and the term of the answer, 0: none
+    yet."""
 
     member: int
     term: int
@@ -263,9 +265,9 @@ class Model:
             "beat told": "{0} is told that {1} does not answer its heartbeat {2}",
             "grant": "{} sends a grant",
             "grant received": "{0.member} receives the grant {0.number} of term {0.term}: {0.grant}",
-            "grant repeated": "{0.member} receives the grant {0.number} of term {0.term}, and will do so again: {0.grant}",
-            "grant read": "the leader of term {0.term} reads the answer of {0.member} to the grant {0.number}",
-            "grant lost": "the grant {0.number} of term {0.term} to {0.member}, or the answer, is lost",
+            "grant repeated": "{0.member} receives the grant {0.number} of term {0.term}, not for the last time",
+            "grant read": "the leader of term {0.term} reads the answer of {0.member} to grant {0.number}",
+            "grant lost": "the grant {0.number} of term {0.term} to {0.member}, or its answer, is lost",
             "grant told": "{} is told that its grant is not answered",
         }[kind].format(*rest)
 
@@ -386,9 +388,9 @@ class Model:
                         yield ("elect", member, voter), self._elect(state, member, voter, last_term + 1)
         for member in MEMBERS:
             node, log = nodes[member], logs[member]
-            if node.applied < min(len(log), len(committed)):
-                if log[node.applied].term == committed[node.applied].term:
-                    yield ("apply", member), self._apply(state, member)
+            size = node.applied + 1
+            if log[:size] == committed[:size] and len(log) >= size:
+                yield ("apply", member), self._apply(state, member)
             if farm.restarts < self.bounds.restarts:
                 yield ("restart", member), self._restart(state, member)
             if state[PART[member]]:
@@ -816,7 +818,8 @@ class Model:
         return self._processes.number(_Process(stands=self._processes[process].stands))
 
     def _settled(self, process: int, member: int, log: int, applied: int) -> tuple[int, int]:
-        """What it publishes now. Returns under which index it has just begun to (0: none), and the process."""
+        """What it publishes now. Returns under which index it has just begun to (0: none), and the
+        process."""
         found, holder = self._processes[process], _holder(self._processes[process])
         (held, *others), _, _ = self._fold(log, applied)
         index = held.index if held.is_named and held.member == member and not others else 0

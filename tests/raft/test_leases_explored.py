@@ -1,4 +1,4 @@
-"""All that three members can do with leases on heartbeats, within small bounds: `make explore` has larger ones."""
+"""All that three members can do with leases on heartbeats, within bounds smaller than `make explore` has."""
 
 from __future__ import annotations
 
@@ -52,8 +52,14 @@ def test_leader_that_reaches_only_the_named_member_of_five_extends_nothing() -> 
 
 @pytest.mark.parametrize(
     ("bounds", "read", "off"),
-    [(OWN, "elected", -1), (HEARTBEATS, "sent", 1), (HEARTBEATS, "lost", 1)]
-    + [(FIVE, "age", -1), (FIVE, "heard", -1), (FIVE, "arrived", 1)],
+    [
+        (OWN, "elected", -1),
+        (HEARTBEATS, "sent", 1),
+        (HEARTBEATS, "lost", 1),
+        (FIVE, "age", -1),
+        (FIVE, "heard", -1),
+        (FIVE, "arrived", 1),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_clock_read_at_another_time_lets_two_publish(bounds: Bounds, read: str, off: int) -> None:

@@ -22,6 +22,8 @@ def arguments_of(function: Callable[..., None]) -> Iterator[dict[str, Any]]:
     """All that its ``parametrize`` marks come to."""
     choices = []
     for mark in getattr(function, "pytestmark", ()):
+        if mark.name != "parametrize":
+            continue
         names, values = mark.args
         names = names.split(",") if isinstance(names, str) else names
         choices.append(
