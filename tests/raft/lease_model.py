@@ -76,12 +76,12 @@ class Bounds(NamedTuple):
 
 class Entry(NamedTuple):
     """``kind``: ``first``, ``move``, ``lost``, ``release``, ``lasts``. ``member``: whom it concerns, with
-    ``index``. ``target``: who is named, or how long a lease lasts."""
+    ``since``. ``target``: who is named, or how long a lease lasts."""
 
     term: int
     kind: str
     member: int = 0
-    index: int = 0
+    since: int = 0
     target: int = 0
 
 
@@ -105,7 +105,7 @@ class _Process(NamedTuple):
     term: int = 0
     newest: int = 0
     arrived: tuple[tuple[int, int], ...] = ()
-    index: int = 0
+    leased: int = 0
     end: int = 0
     stands_under: int = 0
     stands: int = 0
@@ -233,7 +233,7 @@ class Model:
         for leader, named in itertools.product((1, 3), MEMBERS):
             log = self._logs.number((Entry(1, "first", leader, lasts, named),))
             state = [self._farms.number(_Farm(log, 0)), self._messages.number(())]
-            for member in MEMBERS:
+            for _ in MEMBERS:
                 state += [self._nodes.number(_Node(1, log, 1)), self._processes.number(_Process()), 0]
             state[PART[leader]] = self._told(self._elected(leader, 1), log, 1)
             if self.bounds.messages or leader == named:  # nobody publishes without a grant
@@ -264,10 +264,10 @@ class Model:
             "beat lost": "the heartbeat {2} of {0} to {1}, or the answer, is lost",
             "beat told": "{0} is told that {1} does not answer its heartbeat {2}",
             "grant": "{} sends a grant",
-            "grant received": "{0.member} receives the grant {0.number} of term {0.term}: {0.grant}",
-            "grant repeated": "{0.member} receives the grant {0.number} of term {0.term}, not for the last time",
+            "grant received": "{0.member} receives: {0.grant}",
+            "grant repeated": "{0.member} receives, not for the last time: {0.grant}",
             "grant read": "the leader of term {0.term} reads the answer of {0.member} to grant {0.number}",
-            "grant lost": "the grant {0.number} of term {0.term} to {0.member}, or its answer, is lost",
+            "grant lost": "grant {0.number} of term {0.term} to {0.member}, or its answer, is lost",
             "grant told": "{} is told that its grant is not answered",
         }[kind].format(*rest)
 
@@ -468,8 +468,8 @@ class Model:
             for held in self._fold(nodes[member].log, nodes[member].applied)[0]:
                 if held.member == member and not held.is_named:
                     entry = Entry(term, "release", member, held.index)
-                    after = self._append(state, leader, entry, number)
-                    yield ("append", leader, entry), self._stopped(after, member)
+                    appended = self._append(state, leader, entry, number)
+                    yield ("append", leader, entry), self._stopped(appended, member)
 
     # ------------------------------------------------------------------ steps of the farm
 
@@ -700,19 +700,19 @@ class Model:
                     numbers.setdefault(term, set()).update(used)
         for part in parts:
             if part is not None:
-                used = numbers.setdefault(part.term, set())
-                used.update(number for _, number, _ in part.heard)
+                inside = numbers.setdefault(part.term, set())
+                inside.update(number for _, number, _ in part.heard)
                 if part.asked:
-                    used.add(part.number)
+                    inside.add(part.number)
         for each in messages:
-            used = numbers.setdefault(each.term, set())
-            used.add(each.number)
+            inside = numbers.setdefault(each.term, set())
+            inside.add(each.number)
             if each.grant is not None:
-                used.add(each.grant.answered)
-        for term, used in numbers.items():
-            used.add(0)
-            ranked = tuple(sorted(used))
-            moved = len(used) <= ranked[-1]
+                inside.add(each.grant.answered)
+        for term, inside in numbers.items():
+            inside.add(0)
+            ranked = tuple(sorted(inside))
+            moved = len(inside) <= ranked[-1]
             for member, part in zip(MEMBERS, parts, strict=True):
                 if part is not None and part.term == term and (moved or part.number != ranked[-1]):
                     after[PART[member]] = self._renumbered_part(after[PART[member]], ranked)
@@ -809,7 +809,7 @@ class Model:
                 term=holder._term,
                 newest=holder._newest,
                 arrived=tuple(sorted(arrived)),
-                index=holder._index,
+                leased=holder._index,
                 end=max(0, holder._end_ms - NOW),
             )
         )
@@ -864,7 +864,8 @@ class Model:
     def _part_ops(self, number: int) -> list[tuple[Step, Any, str]]:
         """Steps of a leader, what they make of its part, and what they need."""
         part = self._parts[number]
-        leader, found = part.member, []
+        leader = part.member
+        found: list[tuple[Step, Any, str]] = []
         for member in MEMBERS:
             if member == leader:
                 continue
@@ -981,7 +982,7 @@ def _holder(process: _Process) -> LeaseHolder:
     holder = LeaseHolder()
     holder._term, holder._newest = process.term, process.newest
     holder._arrived_ms = {number: NOW + at for number, at in process.arrived}
-    holder._index, holder._end_ms = process.index, NOW + process.end
+    holder._index, holder._end_ms = process.leased, NOW + process.end
     return holder
 
 

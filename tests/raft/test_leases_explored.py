@@ -71,7 +71,7 @@ def test_clock_read_at_another_time_lets_two_publish(bounds: Bounds, read: str, 
 
 def test_leader_told_before_it_has_applied_its_first_entry_lets_two_publish() -> None:
     model = Model(Bounds(moves=0))
-    model.has_caught_up = lambda _: True
+    model.has_caught_up = lambda node: True
     assert explore(model, FEW).counterexample
 
 
