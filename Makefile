@@ -93,7 +93,6 @@ sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, i
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
 
 explore: .venv/test ## all that three members can do with leases on heartbeats, within bounds: two never publish at once (minutes)
-	.venv/bin/python -m tests.raft.explore_leases --moves 0 --restarts 1
 	.venv/bin/python -m tests.raft.explore_leases --moves 0 --messages 0 --beats 2
 	.venv/bin/python -m tests.raft.explore_leases
 
