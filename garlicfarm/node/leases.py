@@ -98,7 +98,7 @@ class Leases:
         if granter is None or now < self._next_s or not granter.named:
             return
         member = granter.named
-        grant = granter.grant(member, self._members, boot_ms())
+        grant = granter.grant(self._members, boot_ms())
         if grant is not None:
             self._next_s = now + self._core.raft.heartbeat_s
             entry = LogEntry(0, ValueType.GRANT, encode_grant(grant))

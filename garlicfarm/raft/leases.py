@@ -154,11 +154,11 @@ class LeaseGranter:
         """Whether that member has no lease yet, and may be sent the next grant."""
         return self.named not in (0, self._asked) and self._leased != self._named
 
-    def grant(self, member: int, members: Iterable[int], now_ms: int) -> Grant | None:
-        """The next grant for this member; None: there is none to be sent to it now. ``members``: of the
+    def grant(self, members: Iterable[int], now_ms: int) -> Grant | None:
+        """The next grant for the member `named`; None: there is none to be sent now. ``members``: of the
         Configuration in force."""
-        named = self._named
-        if named is None or self.named != member or self._asked == member:
+        named, member = self._named, self.named
+        if named is None or member in (0, self._asked):
             return None
         quorum_ms = self._quorum_ms(members, now_ms)
         if quorum_ms is None:
@@ -232,9 +232,9 @@ class LeaseGranter:
     def _lost_ms(self, holding: Holding) -> int:
         """A member that is named has the time of a lease to answer for the first time. After a change, a
         lease of the former length may be one that no leader has granted."""
-        since_ms = self._since_ms[holding] if holding.is_named else self._elected_ms
-        _, heard_ms = self._heard.get(holding.member, (0, self._elected_ms))
-        changed_ms = self._unsettled_ms if self._unsettled else self._elected_ms
+        since_ms = self._since_ms[holding] if holding.is_named else 0
+        _, heard_ms = self._heard.get(holding.member, (0, 0))
+        changed_ms = self._unsettled_ms if self._unsettled else 0
         return max(self._elected_ms, changed_ms, since_ms, heard_ms) + self._waits_ms
 
 

@@ -38,7 +38,10 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from garlicfarm.raft.leases import Grant, Holding, LeaseGranter, LeaseHolder
+import msgspec
+
+from garlicfarm.raft.leases import Holding, LeaseGranter, LeaseHolder
+from garlicfarm.wire.messages import Grant
 
 MEMBERS = (1, 2, 3)
 NOW = 1000
@@ -897,18 +900,10 @@ class Model:
                     granter.on_unreachable(member, seq)
                     found.append((("beat told", leader, member, seq), self._pack(granter, part.beats), ""))
         granter = self._granter(part)
-        granted = granter.grant(self._members, self.now["age"])
-        if granted is not None:
-            member, grant = granted
-            grant = Grant(
-                term=grant.term,
-                number=grant.number,
-                answered=grant.answered,
-                age_ms=min(grant.age_ms, grant.lasts_ms),
-                lasts_ms=grant.lasts_ms,
-                index=grant.index,
-            )
-            found.append((("grant", leader), (member, grant, self._pack(granter, part.beats)), "room"))
+        grant = granter.grant(self._members, self.now["age"])
+        if grant is not None:
+            grant = msgspec.structs.replace(grant, age_ms=min(grant.age_ms, grant.lasts_ms))
+            found.append((("grant", leader), (granter.named, grant, self._pack(granter, part.beats)), "room"))
         if part.asked:
             after = self._on_part(number, "on_grant_unanswered", part.asked, part.number)
             found.append((("grant told", leader), after, ""))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm.raft.leases import Grant, Holding, LeaseGranter, LeaseHolder
+from garlicfarm.raft.leases import Holding, LeaseGranter, LeaseHolder
+from garlicfarm.wire.messages import Grant
 
 A, B, C = ALL = (1, 2, 3)
 LASTS = 10
@@ -25,10 +26,10 @@ def reach(granter: LeaseGranter, member: int, now: int) -> None:
 
 
 def send(granter: LeaseGranter, now: int) -> Grant:
-    granted = granter.grant(ALL, now)
-    assert granted is not None
-    assert granted[0] == B
-    return granted[1]
+    grant = granter.grant(ALL, now)
+    assert grant is not None
+    assert granter.named == B
+    return grant
 
 
 def exchange(granter: LeaseGranter, holder: LeaseHolder, now: int) -> None:

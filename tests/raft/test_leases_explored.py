@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm.raft.leases import Grant
+from garlicfarm.wire.messages import Grant
 from tests.raft.explore_leases import Explored, explore
 from tests.raft.lease_model import NOW, Bounds, Model
 

@@ -498,10 +498,10 @@ class PublisherSimulation(SimulatedCluster):
 
     def on_sent(self, member: SimulatedMember, peer: int, connection: Connection) -> None:
         granter, node = self._granter(member), member.node
-        if granter is None or node is None:
+        if granter is None or node is None or granter.named != peer:
             return
         now_ms = member.clock_ms(self.scheduler.now)
-        granted = granter.grant(peer, [server.id for server in node.servers], now_ms)
+        granted = granter.grant([server.id for server in node.servers], now_ms)
         if granted is not None:
             entry = LogEntry(0, ValueType.GRANT, encode_grant(granted))
             request = Request(MessageType.LEASE_REQUEST, member.id, peer, granted.term, entries=(entry,))
