@@ -142,16 +142,16 @@ class MemberCore:
         """See `Role`. Nothing new is due once the node ends, nor by the lease of an earlier naming, nor
         before the farm knows of this process: the status that tells it releases what the one before held."""
         fold, status_end_ms = self._fold, self.lease.expires_ms
+        is_known = fold.boot(self._setup.node_id) == self._boot
         has_lease = (
             not fold.has_leases
-            or self.leases.end_ms(fold.state.since) is not None
+            or (is_known and self.leases.end_ms(fold.state.since) is not None)
             or (status_end_ms is not None and self._now.boot_ms < status_end_ms)
         )
         return (
             self.is_named
             and fold.due_since is not None
             and has_lease
-            and fold.boot(self._setup.node_id) in (0, self._boot)
             and self.may_sign
             and not self.ending.is_final
         )

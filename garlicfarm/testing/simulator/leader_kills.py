@@ -1,8 +1,10 @@
 """Kills the leader again and again: a healthy publisher keeps its role and its lease.
 
-    python -m garlicfarm.testing.simulator --leader-kills clearnet --seeds 100 [--first N] [--R 3]
+    python -m garlicfarm.testing.simulator --leader-kills --preset clearnet --seeds 100 [--first N]
+        [--lease MS | --R 3]
 
-A farm of three with the timing, the interval and R of a preset. No fault strikes the publisher. The leader,
+A farm of three with the timing, the interval and the lease of a preset, or, with ``--R``, one whose leases rest
+on statuses. No fault strikes the publisher. The leader,
 always another member, dies 20 times: its machine falls silent, and peers notice it by their timeouts. In half
 of the cases the members that are left do not reach each other for the upper election timeout, so that the
 first election fails. The machine is back some intervals later.
@@ -19,6 +21,7 @@ import msgspec
 
 from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.errors import ProposalDropped
+from garlicfarm.levels import LEASES
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.faults import CALM, Faults
@@ -39,14 +42,18 @@ class LeaderKills(PublisherSimulation):
 
     modes = ("auto",)
 
-    def __init__(self, seed: int, setting: Setting) -> None:
+    def __init__(self, seed: int, setting: Setting, *, on_statuses: bool = False) -> None:
+        self._on_statuses = on_statuses
         super().__init__(seed, _NODES, setting)
         self.measure_ms = 20
         self._kept: int | None = None  # the publisher
-        self._retire_ms = min(round(1000 * RETIRE_TIMEOUT_S), lease_ms(setting.interval_ms, setting.R) // 4)
+        lasts_ms = lease_ms(setting.interval_ms, setting.R) if on_statuses else setting.lease_ms
+        self._retire_ms = min(round(1000 * RETIRE_TIMEOUT_S), lasts_ms // 4)
         self.least_left_ms = _FOREVER_MS
 
     def draw_faults(self, rng: random.Random) -> Faults:
+        self.has_leases = not self._on_statuses
+        self.genesis_level = LEASES if self.has_leases else 0
         delay_ms = self.setting.slowness * rng.choice(_DELAYS_MS) / 100
         return msgspec.structs.replace(CALM, network=NetworkFaults(delay_ms, 0, 0.1))
 

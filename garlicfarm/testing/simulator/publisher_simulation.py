@@ -40,7 +40,7 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.levels import LEASES
@@ -78,13 +78,14 @@ ADMIN = -1_000
 
 class Setting(msgspec.Struct, frozen=True):
     """How fast a farm is. ``timing``: the times of `RaftConfig`; ``slowness``: by how much faults, users and
-    the run itself are slower than those of `QUICK`."""
+    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts."""
 
     interval_ms: int
     R: int
     timing: dict[str, int]
     rpc_timeout_ms: int
     slowness: int
+    lease_ms: int
 
     @property
     def chaos_ms(self) -> int:
@@ -98,11 +99,12 @@ QUICK = Setting(
     {"election_timeout_min_ms": 3_000, "election_timeout_max_ms": 6_000, "heartbeat_ms": 1_500},
     rpc_timeout_ms=4_000,
     slowness=10,
+    lease_ms=21_500,
 )
 
 
-def preset_setting(name: str, R: int = 0) -> Setting:
-    """The setting of a new farm with that preset; ``R`` in place of its own."""
+def preset_setting(name: str, R: int = 0, lease_ms: int = 0) -> Setting:
+    """The setting of a new farm with that preset; ``R`` and ``lease_ms`` in place of its own."""
     raft = {key.removesuffix("_s"): round(1000 * value) for key, value in PRESETS[name].items()}
     interval_ms = PRESET_INTERVALS_MS[name]
     own_R = least_R(
@@ -114,7 +116,8 @@ def preset_setting(name: str, R: int = 0) -> Setting:
     rpc_timeout_ms = raft.pop("rpc_timeout")
     timing = {f"{key}_ms": value for key, value in raft.items()}
     slowness = QUICK.slowness * timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
-    return Setting(interval_ms, R or own_R, timing, rpc_timeout_ms, slowness)
+    lease_ms = lease_ms or PRESET_LEASES_MS[name]
+    return Setting(interval_ms, R or own_R, timing, rpc_timeout_ms, slowness, lease_ms)
 
 
 def _draw(rng: random.Random, slowness: int) -> Faults:
@@ -418,17 +421,13 @@ class PublisherSimulation(SimulatedCluster):
             return drawn
         return msgspec.structs.replace(drawn, rates=(990, 1010), no_extensions=0)
 
-    @property
-    def lease_ms(self) -> int:
-        """How long a lease on heartbeats lasts, at ease: two elections, and what a plugin needs."""
-        timing = self.setting.timing
-        return 2 * timing["election_timeout_max_ms"] + 3 * timing["heartbeat_ms"] + 5_000
-
     def found(self) -> None:
         """Have the farm's interval and R committed."""
         if self.setting.R != DEFAULT_R:
             self._order("staleness", {"R": self.setting.R})
         self._order("interval", {"ms": self.setting.interval_ms})
+        if self.genesis_level >= LEASES:
+            self._order("lease", {"ms": self.setting.lease_ms})
 
     # ------------------------------------------------------------------ members
 
@@ -597,7 +596,7 @@ class PublisherSimulation(SimulatedCluster):
             self._order("override", {"member": member.id} | ({} if mode is None else {"mode": mode}))
         elif what == "lease":
             if self.newest.level >= LEASES:
-                self._order("lease", {"ms": self.lease_ms * rng.choice((2, 3, 6)) // 2})
+                self._order("lease", {"ms": self.setting.lease_ms * rng.choice((2, 3, 6)) // 2})
         elif what == "stop":
             self._stop(member, rng.choice((own_ms // 2, 3 * own_ms, 10 * own_ms)))
         else:
@@ -621,7 +620,7 @@ class PublisherSimulation(SimulatedCluster):
         """Repeat this: an earlier order may still be pending, and arrive after it."""
         self._order("interval", {"ms": self.setting.interval_ms})
         if self.newest.level >= LEASES:
-            self._order("lease", {"ms": self.lease_ms})
+            self._order("lease", {"ms": self.setting.lease_ms})
         for server in self.newest.servers:
             self._order("override", {"member": server.id, "mode": "auto"})
 

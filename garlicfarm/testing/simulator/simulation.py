@@ -125,8 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--publisher", action="store_true", help="simulate publishing, instead of the core alone"
     )
     parser.add_argument("--leader-kills", action="store_true", help="kill the leaders of three publishers")
-    parser.add_argument("--preset", choices=sorted(PRESETS), help="timing, interval and R of both")
-    parser.add_argument("--R", type=int, default=0, help="in place of the preset's")
+    parser.add_argument("--preset", choices=sorted(PRESETS), help="timing, interval and lease of both")
+    parser.add_argument("--R", type=int, default=0, help="in place of the preset's; leases rest on statuses")
+    parser.add_argument("--lease", type=int, default=0, help="ms, in place of the preset's")
     parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
     parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
     options = parser.parse_args(arguments)
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_hours(options.hours, options.first, parser.prog)
     setting = QUICK
     if options.preset or options.leader_kills:
-        setting = preset_setting(options.preset or "clearnet", options.R)
+        setting = preset_setting(options.preset or "clearnet", options.R, options.lease)
     begun = time.process_time()
     events = committed = violations = 0
     counts: Counter[str] = Counter()
@@ -142,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in range(options.first, options.first + options.seeds):
         simulation: Simulation | PublisherSimulation
         if options.leader_kills:
-            simulation = LeaderKills(seed, setting)
+            simulation = LeaderKills(seed, setting, on_statuses=bool(options.R))
         elif options.publisher:
             simulation = PublisherSimulation(seed, options.nodes, setting)
         else:
@@ -155,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kind = " --leader-kills" if options.leader_kills else " --publisher" if options.publisher else ""
             kind += f" --preset {options.preset}" if options.preset else ""
             kind += f" --R {options.R}" if options.R else ""
+            kind += f" --lease {options.lease}" if options.lease else ""
             print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{kind}")
             violations += 1
             break

@@ -166,10 +166,17 @@ def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> 
     assert simulation.least_left_ms > 0
 
 
-@pytest.mark.parametrize(("preset", "R"), [("clearnet", 3), ("i2p", 3)])
-def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str, R: int) -> None:
+@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
+def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str) -> None:
+    LeaderKills(3, preset_setting(preset), on_statuses=True).run()
     with pytest.raises(Violation, match="would have to stop"):
-        _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, R)).run(), 5)
+        _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 3), on_statuses=True).run(), 5)
+
+
+@pytest.mark.parametrize(("preset", "lease_ms"), [("clearnet", 4_000), ("i2p", 80_000)])
+def test_publisher_with_a_shorter_lease_has_to_stop_when_leaders_die(preset: str, lease_ms: int) -> None:
+    with pytest.raises(Violation, match="would have to stop"):
+        _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 0, lease_ms)).run(), 5)
 
 
 def test_main_leader_kills_tells_how_long_the_lease_lasted(capsys: pytest.CaptureFixture[str]) -> None:
