@@ -6,7 +6,7 @@ import re
 
 from benchmarks.goals import Goal, read_goals
 from garlicfarm.config import PublisherSection
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.publishing.lease import lease_ms, least_R
 from tests.project.pages import page
 
@@ -14,18 +14,35 @@ PRESET_ROW = (
     r"^\| `(\w+)` \| (\d+) s \| (\d+) \| ([\d.]+) s "
     r"\| (\d+) \+ 2 × ([\d.]+) \+ (\d+) \+ ([\d.]+) = ([\d.]+) s \| (\d+) to (\d+) s \|$"
 )
-ROW = r"^\| (\d+) s \| (\d+) \| (\d+) to (\d+) s \| ([\d.]+) s \|$"
+LEASE_ROW = r"^\| `(\w+)` \| (\d+) s \| 2 × ([\d.]+) \+ 3 × ([\d.]+) \+ ([\d.]+) = ([\d.]+) s \|$"
+ROW = r"^\| (\d+) s \| ([\d.]+) s \|$"
 
 
-def test_what_a_lease_outlasts_is_the_lease_less_an_interval_and_the_time_to_stop() -> None:
-    rows = re.findall(ROW, page("docs/explanation/publisher.md"), re.MULTILINE)
-    assert len(rows) == 10
-    for interval_s, R, earliest_s, latest_s, outlasts_s in rows:
-        interval, count = int(interval_s), int(R)
-        lease_s = lease_ms(1000 * interval, count) / 1000
-        stop_s = min(PublisherSection(plugin="any").retire_timeout_s, lease_s / 4)
-        assert outlasts_s == f"{lease_s - stop_s - interval:.1f}"
-        assert (int(earliest_s), int(latest_s)) == ((count - 1) * interval, count * interval)
+def test_what_a_lease_outlasts_is_the_lease_less_the_time_to_stop() -> None:
+    text = page("docs/explanation/publisher.md")
+    rows = re.findall(ROW, text, re.MULTILINE)
+    assert len(rows) == 7
+    for lease_s, outlasts_s in rows:
+        stop_s = min(PublisherSection(plugin="any").retire_timeout_s, int(lease_s) / 4)
+        assert outlasts_s == f"{int(lease_s) - stop_s:.1f}"
+    needed = {
+        preset: 2 * timings["election_timeout_max_s"] + 3 * timings["heartbeat_s"]
+        for preset, timings in PRESETS.items()
+    }
+    should = f"with `clearnet` it should be {needed['clearnet']:g} s or more, with `i2p` {needed['i2p']:g} s:"
+    assert should in " ".join(text.split())
+
+
+def test_presets_of_the_page_have_leases_on_heartbeats_that_suffice() -> None:
+    rows = re.findall(LEASE_ROW, page("docs/explanation/publisher.md"), re.MULTILINE)
+    assert [row[0] for row in rows] == [*PRESETS]
+    for preset, *figures in rows:
+        lease_s, election_s, heartbeat_s, stop_s, needed_s = map(float, figures)
+        assert 1000 * lease_s == PRESET_LEASES_MS[preset]
+        timings = PRESETS[preset]
+        assert (election_s, heartbeat_s) == (timings["election_timeout_max_s"], timings["heartbeat_s"])
+        assert stop_s == min(RETIRE_TIMEOUT_S, lease_s / 4)
+        assert needed_s == round(2 * election_s + 3 * heartbeat_s + stop_s, 3) <= lease_s
 
 
 def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -> None:
