@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from garlicfarm.levels import HIGHEST, algorithm_of
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot, snapshots, write_snapshot
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
@@ -148,7 +149,10 @@ def test_flipped_bit_is_found_and_the_transfer_begins_anew(
     [
         (msgspec.structs.replace(SENT, farm_id=bytes(16)), "of another farm"),
         (msgspec.structs.replace(SENT, application="publisher"), "of another application"),
-        (msgspec.structs.replace(SENT, algorithm=4), "version 4 of the common algorithm"),
+        (
+            msgspec.structs.replace(SENT, algorithm=algorithm_of(HIGHEST + 1)),
+            f"version {algorithm_of(HIGHEST + 1)} of the common algorithm",
+        ),
         (msgspec.structs.replace(SENT, index=31), "name is not its own"),
         (msgspec.structs.replace(SENT, term=3), "name is not its own"),
     ],
