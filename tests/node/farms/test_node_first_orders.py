@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from garlicfarm.cli.durations import format_ms
+from garlicfarm.cli.exits import Exit
+from garlicfarm.levels import LEASES
 from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
-from tests.node.support.cluster import THREE, Cluster, cluster
+from tests.node.support.cluster import ALONE_AND_QUICK, THREE, Cluster, cluster
 from tests.running import wait_until
 
 
@@ -78,3 +80,33 @@ async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
         )
         await wait_until(lambda: "lease-too-short" in caplog.text)
     assert PublisherApplication("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs
+
+
+async def test_below_level_2_the_lease_follows_from_interval_and_r_and_cannot_be_set(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("garlicfarm.setup.provision.HIGHEST", LEASES - 1)
+    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "raft": ALONE_AND_QUICK}
+    async with cluster(tmp_path, 1, **plan) as nodes:
+        await nodes.applied(2)
+        told = policy(nodes, 1)
+        assert told["R"] == told["least_R"]
+        assert told.keys() & {"lease_ms", "least_lease_ms"} == set()
+        assert await command(nodes, 1, "farm", "set", "R=9", "lease=5s") == Exit.ERROR
+        assert capsys.readouterr().err == (
+            "error: nothing was changed: lease can be set from level 2 on, and the farm is at level 1: "
+            "`garlicfarm farm level raise` raises it, once the programs of all members can that\n"
+        )
+        assert policy(nodes, 1) == told | {"index": policy(nodes, 1)["index"]}
+        assert await command(nodes, 1, "farm", "set", "R=9") == 0
+        assert capsys.readouterr().err == ""
+        assert "lease-too-short" not in caplog.text
+        assert await command(nodes, 1, "farm", "set", "R=3") == 0
+        assert capsys.readouterr().err == (
+            "warning: with an interval of 5s and R=3 a slow change of the leader ends a healthy publisher: "
+            f"`garlicfarm farm set R={told['least_R']}` or more outlasts it\n"
+        )
+        await wait_until(lambda: "lease-too-short" in caplog.text)
