@@ -20,7 +20,7 @@ class Bench:
     at once and applied, unless ``outcomes`` says otherwise, one event for each."""
 
     def __init__(self, *outcomes: str) -> None:
-        self.fold = SimpleNamespace(interval_ms=INTERVAL_S * 1000, R=3, last=0)
+        self.fold = SimpleNamespace(interval_ms=INTERVAL_S * 1000, R=3, last=0, has_leases=False)
         self.fold.last_sequence = lambda member: self.fold.last
         self.lease = Lease()
         self.turns = StatusTurns(cast(FarmQueries, self.fold), 1, self.lease)

@@ -3,11 +3,11 @@
     python -m garlicfarm.testing.simulator --leader-kills --preset clearnet --seeds 100 [--first N]
         [--lease MS | --R 3]
 
-A farm of three with the timing, the interval and the lease of a preset, or, with ``--R``, one whose leases rest
-on statuses. No fault strikes the publisher. The leader,
-always another member, dies 20 times: its machine falls silent, and peers notice it by their timeouts. In half
-of the cases the members that are left do not reach each other for the upper election timeout, so that the
-first election fails. The machine is back some intervals later.
+A farm of three with the timing, the interval and the lease of a preset, or, with ``--R``, one whose leases
+rest on statuses. No fault strikes the publisher. The leader, always another member, dies 20 times: its
+machine falls silent, and peers notice it by their timeouts. In half of the cases the members that are left do
+not reach each other for the upper election timeout, so that the first election fails. The machine is back
+some intervals later.
 
 The lease of the publisher must never be so short that its publishers would be asked to stop, and no other
 member may be named. Both are checked after every event, as is that no two may publish at once.

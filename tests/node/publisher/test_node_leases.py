@@ -1,4 +1,4 @@
-"""Leases on heartbeats in real nodes (D24): a publisher that dies is replaced without a status in its turn."""
+"""Leases on heartbeats in real nodes (D24): a dead publisher is replaced without a status in its turn."""
 
 from __future__ import annotations
 
