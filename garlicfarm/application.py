@@ -19,10 +19,10 @@ import msgspec
 
 from garlicfarm.config.model import Config, FarmSection
 from garlicfarm.credentials.roles import UserRole
+from garlicfarm.leases import LeaseGranter
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Status
-from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import Configuration, Grant
 
@@ -207,7 +207,7 @@ class ApplicationContext(Protocol):
 
 class LeaseUser(Protocol):
     """An application with a role that one member has at a time, within leases that ride on heartbeats (D24).
-    Calls come from the core's task, and answer at once. Clocks: as `garlicfarm.raft.leases` says."""
+    Calls come from the core's task, and answer at once. Clocks: as `garlicfarm.leases` says."""
 
     def tell_leases(self, granter: LeaseGranter, now_ms: int) -> None:
         """This member leads, and has applied the first entry of its term: call

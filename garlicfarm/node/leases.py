@@ -1,5 +1,5 @@
 """The leases that the leader grants to the member that its application names (D24): both sides, as
-`garlicfarm.raft.leases` decides, over the connections for Raft requests.
+`garlicfarm.leases` decides, over the connections for Raft requests.
 
 A grant travels with what is sent to that member anyway, at most one in a heartbeat; the first two at once.
 The clock is read where a request is handed to its connection, and again after an answer has come. All but
@@ -14,11 +14,11 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.application import LeaseUser
+from garlicfarm.leases import LeaseGranter
 from garlicfarm.node.boot_clock import boot_ms
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.raft import Role
-from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.wire import decode_grant, encode_grant
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 

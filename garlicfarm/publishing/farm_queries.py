@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from garlicfarm.i2p.lease_set import MetaLease
+from garlicfarm.leases import Holding
 from garlicfarm.levels import level_of
 from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
@@ -14,7 +15,6 @@ from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDoc
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import Policy
-from garlicfarm.raft.leases import Holding
 
 _DAY_MS = 86_400_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from garlicfarm.leases import LeaseGranter
 from garlicfarm.publishing.administration import LEADER
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.farm_queries import FarmQueries
-from garlicfarm.raft.leases import LeaseGranter
 
 DRIFT = 100
 """Clocks run at most a hundredth too fast or too slow."""

@@ -1,6 +1,6 @@
 """The lease: until when the named member may publish.
 
-Below level 2 it rests on statuses; from there on it rides on heartbeats (`garlicfarm.raft.leases`).
+Below level 2 it rests on statuses; from there on it rides on heartbeats (`garlicfarm.leases`).
 
 The farm names another member only after this one has been silent for R counted statuses of more than half of
 the others. These are at least 0.9 interval apart and all begun after the others had applied its newest

@@ -26,6 +26,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused, PublisherError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.lease_set import MetaLease, verify_lease_set
+from garlicfarm.leases import LeaseHolder
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
     MAX_TRANSIENTS,
@@ -46,7 +47,6 @@ from garlicfarm.publishing.offer import Offer
 from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
 from garlicfarm.publishing.publisher_core import Note, PublisherCore, Traits
 from garlicfarm.publishing.status_turns import News, StatusTurns
-from garlicfarm.raft.leases import LeaseHolder
 from garlicfarm.wire.messages import Grant
 
 MAX_EXPIRES_S = 65_535

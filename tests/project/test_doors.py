@@ -63,6 +63,7 @@ DOORS: dict[str, set[str]] = {
     "agreed": set(),
     "errors": {"garlicfarm.refusals"},
     "extensions": set(),
+    "leases": {"garlicfarm.wire.messages"},
     "levels": {"garlicfarm._version"},
     "names": set(),
     "refusals": set(),
@@ -78,7 +79,7 @@ DOORS: dict[str, set[str]] = {
     | {
         *("garlicfarm.wire", "garlicfarm.wire.messages"),
         *("garlicfarm.i2p.destination", "garlicfarm.i2p.encoding", "garlicfarm.i2p.lease_set"),
-        "garlicfarm.raft.leases",
+        "garlicfarm.leases",
     },
 }
 GROUND = {
@@ -89,6 +90,7 @@ GROUND = {
         "durable_files",
         "errors",
         "extensions",
+        "leases",
         "levels",
         "logs",
         "metrics",

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from garlicfarm.leases import Holding
 from garlicfarm.publishing.administration import LEADER
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.raft.leases import Holding
 from tests.publishing.dated_log import Log
 from tests.publishing.scripted_log import T0, configuration
 

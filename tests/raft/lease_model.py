@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from garlicfarm.raft.leases import Holding, LeaseGranter, LeaseHolder
+from garlicfarm.leases import Holding, LeaseGranter, LeaseHolder
 from garlicfarm.wire.messages import Grant
 
 MEMBERS = (1, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm.raft.leases import Holding, LeaseGranter, LeaseHolder
+from garlicfarm.leases import Holding, LeaseGranter, LeaseHolder
 from garlicfarm.wire.messages import Grant
 
 A, B, C = ALL = (1, 2, 3)

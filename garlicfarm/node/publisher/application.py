@@ -14,6 +14,7 @@ from garlicfarm.application import Application, ApplicationContext, LeaseUser, M
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.errors import StorageError
+from garlicfarm.leases import LeaseGranter
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.member_task import MemberTask
@@ -28,7 +29,6 @@ from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
-from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.wire.messages import Configuration, Grant
 
 

@@ -43,6 +43,7 @@ import msgspec
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import LEASES
 from garlicfarm.publishing import granting
 from garlicfarm.publishing.documents import (
@@ -59,7 +60,6 @@ from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, 
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.raft import Role
-from garlicfarm.raft.leases import LeaseGranter
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
