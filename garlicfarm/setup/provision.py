@@ -26,7 +26,7 @@ import msgspec
 
 from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.config import load
-from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
+from garlicfarm.config.model import PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S, Algorithms
 from garlicfarm.config.toml import to_toml
 from garlicfarm.config.validators import dial_url_problem
 from garlicfarm.credentials.certificates import make_certificate
@@ -62,9 +62,9 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``interval_ms``: how often members post their statuses. The log then begins with orders that set it and
     the least R that suits the farm's timings (`garlicfarm.publishing.lease.least_R`); later ones replace
-    them. ``lease_ms``: how long a lease lasts, unless these timings ask for a longer one (`least_lease_ms`
-    there); an order sets it too, if the farm begins at a level with leases (D24). None, and in any other
-    application than ``publisher``: no orders, the constants hold.
+    them. ``lease_ms``: how long a lease lasts, by default as the preset says, unless these timings ask for a
+    longer one (`least_lease_ms` there); an order sets it too, if the farm begins at a level with leases
+    (D24). Both None, and in any other application than ``publisher``: no orders, the constants hold.
 
     ``epoch_length``: how many Application entries make an epoch (D23), for ever."""
 
@@ -260,14 +260,15 @@ def first_entries(
         )
         # R first: the shorter interval alone would cut the leases before the higher R lengthens them.
         entries += [order("staleness", R=R), order("interval", ms=farm.interval_ms)]
-    if farm.lease_ms is not None and configuration.level >= LEASES:
+    lease_ms = farm.lease_ms or (0 if farm.interval_ms is None else PRESET_LEASES_MS[farm.preset])
+    if lease_ms and configuration.level >= LEASES:
         least_ms = least_lease_ms(
             election_timeout_max_s=timings["election_timeout_max_s"],
             heartbeat_s=timings["heartbeat_s"],
             retire_timeout_s=retire_timeout_s,
         )
         entries.append(msgspec.structs.replace(configuration, log_index=len(entries) + 1))
-        entries.append(order("lease", ms=min(max(farm.lease_ms, 1000 * -(-least_ms // 1000)), MAX_LEASE_MS)))
+        entries.append(order("lease", ms=min(max(lease_ms, 1000 * -(-least_ms // 1000)), MAX_LEASE_MS)))
     return tuple(entries)
 
 

@@ -18,6 +18,7 @@ from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import PublisherCore, Traits
+from garlicfarm.wire.messages import Grant
 from tests.i2p.encodings import lease_set_2, long_term
 from tests.publishing.scripted_log import T0
 
@@ -620,3 +621,76 @@ def test_stop_without_a_quorum_retires_and_ends_at_the_bound() -> None:
     bench.sleep(1)
     assert bench.core.ending.state == "over"
     assert bench.logged[-2:] == ["status-not-posted", "not-publishing"]
+
+
+# ---------------------------------------------------------------------- leases on heartbeats
+
+
+def _leased(**farm: Any) -> Bench:
+    """Node 1, named since 5, in a farm whose leases ride on heartbeats."""
+    bench = Bench(traits())
+    bench.farm.has_leases = True
+    for name, value in farm.items():
+        setattr(bench.farm, name, value)
+    bench.settle()
+    return bench
+
+
+def _grant(bench: Bench, index: int, lasts_ms: int = 20_000) -> None:
+    for number in (1, 2):
+        grant = Grant(
+            term=index,
+            number=number,
+            answered=number - 1,
+            age_ms=0,
+            lasts_ms=lasts_ms,
+            index=index,
+        )
+        bench.core.on_grant(grant, bench.now)
+    bench.settle()
+
+
+def test_member_publishes_by_a_grant_once_the_farm_knows_its_process() -> None:
+    bench = _leased()
+    assert bench.said[-1]["config"]["node"]["boot"] == 1
+    _grant(bench, 5)
+    assert bench.states == ["standby"]
+    bench.farm.boots = 1
+    bench.settle()
+    assert bench.states == ["publishing"]
+    assert bench.core.lease_end_ms == 20_000  # and none by its statuses
+    bench.sleep(21)
+    assert bench.states == ["standby"]
+    assert bench.tasks[-2:] == ["retire", "standby"]
+
+
+def test_lease_of_an_earlier_naming_is_none_for_the_present_one() -> None:
+    bench = _leased(state=SimpleNamespace(since=9))
+    bench.farm.boots = 1
+    _grant(bench, 5)
+    assert bench.states == ["standby"]
+    _grant(bench, 9)
+    assert bench.states == ["publishing"]
+
+
+def test_new_number_is_above_those_of_the_log_and_not_taken_while_something_stands() -> None:
+    bench = _leased(boots=7)
+    assert bench.said[-1]["config"]["node"]["boot"] == 8
+    bench.farm.boots = 8
+    _grant(bench, 5, 200_000)
+    assert bench.states == ["publishing"]
+    bench.farm.boots = 11  # of a former process, of which this member learns late
+    bench.farm.lost = 4  # news: a status at once
+    bench.settle()
+    assert bench.said[-1]["config"]["node"]["boot"] == 8
+    bench.sleep(31)  # it has retired: its own statuses are skipped, so it is not the one that is known
+    assert bench.states == ["standby"]
+    assert bench.said[-1]["config"]["node"]["boot"] == 12
+
+
+def test_member_that_was_found_lost_says_once_that_it_knows() -> None:
+    bench = _leased(boots=1)
+    count = len(bench.said)
+    bench.farm.lost = 12
+    bench.sleep(5)
+    assert len(bench.said) == count + 1

@@ -226,3 +226,33 @@ def test_new_process_has_no_lease_until_it_has_answered() -> None:
     assert b.end_ms(5) is None
     b.on_grant(grant(6, 5), 101)
     assert b.end_ms(5) == 100 + LASTS
+
+
+# ------------------------------------------------------------------ another length
+
+
+def test_nobody_is_lost_and_nothing_settled_until_the_longer_leases_of_before_are_over() -> None:
+    former = Holding(B, 8, is_named=False)
+    a = leader(A, 1, 0, former)
+    for now in (50, 60):
+        a.on_applied((former,), lasts_ms=1, waits_ms=4 * LASTS, now_ms=now, unsettled=9)
+    assert a.wake_ms() == 50 + 4 * LASTS
+    assert (a.lost(50 + 4 * LASTS - 1), a.settled(50 + 4 * LASTS - 1)) == ([], 0)
+    assert (a.lost(50 + 4 * LASTS), a.settled(50 + 4 * LASTS)) == ([former], 9)
+    a.on_settled()
+    assert a.settled(10**6) == 0  # once is enough
+    a.on_applied((former,), lasts_ms=1, waits_ms=4 * LASTS, now_ms=10**6, unsettled=11)
+    assert a.settled(10**6 + 4 * LASTS) == 11
+
+
+def test_grant_is_urgent_until_the_named_member_has_a_lease() -> None:
+    a, b = leader(), LeaseHolder()
+    assert a.is_urgent
+    exchange(a, b, 0)
+    assert a.is_urgent  # its answer is known; the next grant gives the lease
+    exchange(a, b, 0)
+    assert not a.is_urgent
+    a.on_applied((Holding(C, 9, is_named=True),), lasts_ms=LASTS, waits_ms=LASTS, now_ms=1)
+    assert (a.named, a.is_urgent) == (C, True)
+    a.on_applied((Holding(A, 10, is_named=True),), lasts_ms=LASTS, waits_ms=LASTS, now_ms=1)
+    assert (a.named, a.is_urgent) == (0, False)

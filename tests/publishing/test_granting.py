@@ -1,0 +1,61 @@
+"""What a leader's leases take from the state of a farm, and the entries that they become."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from garlicfarm.leases import Holding, LeaseGranter
+from garlicfarm.publishing import granting
+from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.fold import PublisherFold
+from tests.publishing.scripted_log import T0, configuration, status
+
+
+def _farm(level: int) -> PublisherFold:
+    """Member 1 is named at index 2."""
+    farm = PublisherFold("farm")
+    farm.configure(1, msgspec.structs.replace(configuration(1, 2, 3, index=1), level=level))
+    farm.apply(2, 1, encode_status(status(1, T0)))
+    assert farm.publisher == 1
+    return farm
+
+
+def test_clocks_that_differ_by_a_hundredth_each_are_allowed_for() -> None:
+    granter = LeaseGranter(2, 1, 0)
+    granting.tell(granter, _farm(2), 0)
+    assert granter.holdings == (Holding(1, 2, is_named=True),)
+    assert granter.wake_ms() == 45_450  # of 45 s
+    granter.on_sent(3, 1, 0)
+    granter.on_answered(3, 1, 1)
+    grant = granter.grant((1, 2, 3), 0)
+    assert grant is not None
+    assert grant.lasts_ms == 44_550
+
+
+def test_longer_leases_of_before_are_waited_for_and_then_settled() -> None:
+    farm, granter = _farm(1), LeaseGranter(2, 1, 0)
+    granting.tell(granter, farm, 0)
+    assert (granter.holdings, granter.wake_ms()) == ((), None)
+    farm.configure(3, msgspec.structs.replace(configuration(1, 2, 3, index=3), level=2))
+    farm.apply(4, 1, _order("lease", {"ms": 2_000}))
+    granting.tell(granter, farm, 7)
+    assert granter.wake_ms() == 7 + 45_450
+    found = granting.findings(granter, farm, 2, 7 + 45_450, T0)
+    for place, (entry, done) in enumerate(found):
+        done()
+        farm.apply(5 + place, 1, entry)
+    said = [json.loads(entry)["config"]["admin"] for entry, _ in found]
+    assert [(each["action"], each["by"]) for each in said] == [("lost", "leader"), ("settled", "leader")]
+    assert [each["args"] for each in said] == [
+        {"member": 1, "index": 2, "term": 1},
+        {"index": 4, "term": 1},
+    ]
+    assert farm.skipped == {}
+    assert (farm.is_lost(1), farm.unsettled_index, farm.lease_waits_ms) == (True, 0, 2_000)
+    assert granting.findings(granter, farm, 2, 10**9, T0) == []
+
+
+def _order(action: str, args: dict[str, object]) -> bytes:
+    return encode_admin("farm", T0, 2, None, action, "alice", args)
