@@ -201,10 +201,14 @@ class LeaseGranter:
     def lost(self, now_ms: int) -> list[Holding]:
         """Those to be found lost: an entry says so, which this leader appends now, if at all, and `on_lost`
         follows."""
+        return [each for each in self._losable() if now_ms >= self._lost_ms(each)]
+
+    def _losable(self) -> list[Holding]:
+        """All but the leader itself while it is named."""
         return [
             each
             for each in self.holdings
-            if each.member != self._node_id and each not in self._lost and now_ms >= self._lost_ms(each)
+            if each not in self._lost and not (each.is_named and each.member == self._node_id)
         ]
 
     def on_lost(self, holding: Holding) -> None:
@@ -223,16 +227,17 @@ class LeaseGranter:
 
     def wake_ms(self) -> int | None:
         """When `lost` or `settled` has something to say, if nothing comes in before; None: never."""
-        others = [each for each in self.holdings if each.member != self._node_id and each not in self._lost]
-        found = [*map(self._lost_ms, others)]
+        found = [*map(self._lost_ms, self._losable())]
         if self._unsettled and not self._has_settled:
             found.append(self._unsettled_ms + self._waits_ms)
         return min(found, default=None)
 
     def _lost_ms(self, holding: Holding) -> int:
-        """A member that is named has the time of a lease to answer for the first time. After a change, a
-        lease of the former length may be one that no leader has granted."""
-        since_ms = self._since_ms[holding] if holding.is_named else 0
+        """A member that is named has the time of a lease to answer for the first time. The leader's own lease
+        grew until it was no longer named. After a change, a lease of the former length may be one that no
+        leader has granted."""
+        is_own = holding.member == self._node_id
+        since_ms = self._since_ms[holding] if holding.is_named or is_own else 0
         _, heard_ms = self._heard.get(holding.member, (0, 0))
         changed_ms = self._unsettled_ms if self._unsettled else 0
         return max(self._elected_ms, changed_ms, since_ms, heard_ms) + self._waits_ms

@@ -29,14 +29,13 @@ def tell(granter: LeaseGranter, farm: FarmQueries, now_ms: int) -> None:
     )
 
 
-def findings(
-    granter: LeaseGranter, farm: FarmQueries, node_id: int, now_ms: int, wall_ms: int
-) -> list[Finding]:
-    """What the leader ``node_id`` has to append in its term now."""
+def findings(granter: LeaseGranter, farm: FarmQueries, node_id: int, now_ms: int) -> list[Finding]:
+    """What the leader ``node_id`` has to append in its term now, dated by farm time: its own wall clock may
+    show anything."""
 
     def entry(action: str, args: dict[str, object]) -> bytes:
         args = {**args, "term": granter.term}
-        return encode_admin(farm.farm, max(wall_ms, 0), node_id, None, action, LEADER, args)
+        return encode_admin(farm.farm, farm.farm_time_ms, node_id, None, action, LEADER, args)
 
     found: list[Finding] = [
         (

@@ -42,7 +42,7 @@ def test_longer_leases_of_before_are_waited_for_and_then_settled() -> None:
     farm.apply(4, 1, _order("lease", {"ms": 2_000}))
     granting.tell(granter, farm, 7)
     assert granter.wake_ms() == 7 + 45_450
-    found = granting.findings(granter, farm, 2, 7 + 45_450, T0)
+    found = granting.findings(granter, farm, 2, 7 + 45_450)
     for place, (entry, done) in enumerate(found):
         done()
         farm.apply(5 + place, 1, entry)
@@ -54,7 +54,7 @@ def test_longer_leases_of_before_are_waited_for_and_then_settled() -> None:
     ]
     assert farm.skipped == {}
     assert (farm.is_lost(1), farm.unsettled_index, farm.lease_waits_ms) == (True, 0, 2_000)
-    assert granting.findings(granter, farm, 2, 10**9, T0) == []
+    assert granting.findings(granter, farm, 2, 10**9) == []
 
 
 def _order(action: str, args: dict[str, object]) -> bytes:

@@ -228,6 +228,16 @@ def test_new_process_has_no_lease_until_it_has_answered() -> None:
     assert b.end_ms(5) == 100 + LASTS
 
 
+def test_leader_that_is_no_longer_named_finds_itself_lost_after_its_own_lease() -> None:
+    """Its statuses may be refused, as those of a member whose clock is years ahead."""
+    a = leader(A, 1, 0, Holding(A, 5, is_named=True))
+    assert a.wake_ms() is None
+    former = Holding(A, 9, is_named=False)
+    a.on_applied((former,), lasts_ms=LASTS, waits_ms=LASTS, now_ms=50)
+    assert a.own(ALL, 50) is None
+    assert (a.lost(50 + LASTS - 1), a.lost(50 + LASTS)) == ([], [former])
+
+
 # ------------------------------------------------------------------ another length
 
 

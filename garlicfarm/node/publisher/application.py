@@ -124,7 +124,7 @@ class PublisherApplication(Application, LeaseUser):
         granting.tell(granter, self.fold, now_ms)
 
     def find_lost(self, granter: LeaseGranter, node_id: int, now_ms: int) -> list[granting.Finding]:
-        return granting.findings(granter, self.fold, node_id, now_ms, time.time_ns() // 1_000_000)
+        return granting.findings(granter, self.fold, node_id, now_ms)
 
     def on_own_lease(self, index: int, end_ms: int) -> None:
         if self._part is not None:

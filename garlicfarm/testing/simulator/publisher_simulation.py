@@ -311,7 +311,7 @@ class _Process:
             self.core.leases.extend(*own)
         if now.boot_ms < self._again_ms:
             return
-        for entry, done in granting.findings(granter, fold, self.member.id, now.boot_ms, now.wall_ms):
+        for entry, done in granting.findings(granter, fold, self.member.id, now.boot_ms):
             if self.farm.propose(self.member, entry):
                 self.farm.counts["findings"] += 1
                 done()
