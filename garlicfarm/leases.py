@@ -29,10 +29,11 @@ answered, and m the newest grant whose answer it has read.
 5. A grant names the index since which its member has the role. A member that has the role since another
    index, as its log says, has no lease by it.
 
+6. A leader that is no longer named gives itself no lease from then on, and finds itself lost D later.
+
 Only durations are compared, never two clocks. Clocks have to count the time while a machine is suspended and
-to run at nearly the same rate: whoever sets how long a lease lasts allows for the difference. Every
-``now_ms`` is read from the clock for that call: before what it dates is sent, and after what it dates has
-been received.
+to run at nearly the same rate: ``lasts_ms`` and ``waits_ms`` allow for the difference. Every ``now_ms`` is
+read from the clock for that call: before what it dates is sent, and after what it dates has been received.
 
 Source: docs/reference/protocol.md, D24.
 """
@@ -66,9 +67,8 @@ class LeaseGranter:
         self._elected_ms = now_ms
         self._lasts_ms = 0
         self._waits_ms = 0
-        self._samples: dict[
-            int, tuple[int, int]
-        ] = {}  # member → request that waits for its answer, when sent
+        # member → a request that waits for its answer, and when it was sent
+        self._samples: dict[int, tuple[int, int]] = {}
         self._reached_ms: dict[int, int] = {}  # member → when the newest sample that it answered was sent
         self._number = 0  # of the newest grant
         self._asked = 0  # the member that has yet to answer it, 0: none
@@ -282,5 +282,5 @@ class LeaseHolder:
 
     @property
     def newest_end_ms(self) -> int | None:
-        """When the lease of its newest naming ends, whoever is named now; None: it never had one."""
+        """When the newest lease ends, whether its member is still named or not; None: there never was one."""
         return self._end_ms if self._index else None

@@ -129,7 +129,7 @@ class HttpsClient:
         return await self._send(method, target, headers, authorization, content, stream, on_sent)
 
     async def ask(self) -> None:
-        """Return when it has answered something that it answers at once, whoever asks. Raises as `request`;
+        """Return once it has answered a question that any live node answers at once. Raises as `request`;
         waits without end where there is no answer. One call at a time: they have one connection."""
         await self._send("GET", "/healthz", {}, pool=self._questions)
 

@@ -72,7 +72,7 @@ class FarmQueries:
         return self._state.since if holder == self._state.publisher else self.taken_index(holder)
 
     def holdings(self) -> tuple[Holding, ...]:
-        """All holders, ascending, for whoever grants leases (D24)."""
+        """All holders, ascending, as `LeaseGranter.on_applied` takes them (D24)."""
         return tuple(
             Holding(holder, self.holding_index(holder) or 0, holder == self._state.publisher)
             for holder in self.holders

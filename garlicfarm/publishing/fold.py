@@ -393,7 +393,7 @@ class PublisherFold(FarmQueries):
                 state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
 
     def _change_lease(self, index: int, lasts_ms: int) -> None:
-        """Once nobody holds, no former lease runs."""
+        """Where nobody holds the role, no lease of the former length can run."""
         leases = self._state.leases
         if leases and leases.lasts_ms != lasts_ms:
             before_ms = max(leases.before_ms, leases.lasts_ms) if self._state.holders else 0

@@ -20,7 +20,7 @@ from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire import RequestDecoder, encode_response
 from garlicfarm.wire.codec import Limits
-from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 3.0
@@ -58,12 +58,15 @@ class Server:
         try:
             while data := await stream.receive_some():
                 decoder.receive_data(data)
-                while decoder.next_message() is not None:
+                while (request := decoder.next_message()) is not None:
                     self.requests += 1
-                    if (answer := self.answer()) is not None:
+                    if (answer := await self.take(request)) is not None:
                         await stream.send_all(encode_response(answer))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
+
+    async def take(self, request: Request) -> Response | None:
+        return self.answer()
 
     def answer(self) -> Response | None:
         kind, leads = MessageType.APPEND_ENTRIES_RESPONSE, self.leader == self.id

@@ -8,11 +8,8 @@ import trio.testing
 
 from garlicfarm.client.farm import PATIENCE, FarmClient
 from garlicfarm.errors import OutcomeUnknown
-from garlicfarm.net.handshake import HandshakeLimiter, respond
 from garlicfarm.transport import Peer
-from garlicfarm.wire import RequestDecoder, encode_response
-from garlicfarm.wire.codec import Limits
-from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.client.test_farm_client_leader_header import MEMBERS, TIMEOUT_S, Server, farm
 from tests.running import background
 
@@ -33,28 +30,16 @@ class Member(Server):
         self.questions = 0
         self.unanswered = 0
 
-    async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
-        established = await respond(stream, {"farm": self.gate}, HandshakeLimiter(), peer)
-        if established is None:
-            return
-        self.logins += 1
-        decoder = RequestDecoder(Limits())
-        decoder.receive_data(established.leftover)
-        try:
-            while data := await stream.receive_some():
-                decoder.receive_data(data)
-                while (request := decoder.next_message()) is not None:
-                    self.posts += [entry.value for entry in request.entries]
-                    if not request.entries:
-                        self.questions += 1
-                        self.unanswered += 1
-                    await trio.sleep(self.delay_s + (self.commits_s if request.entries else 0))
-                    if self.is_stopped:
-                        await trio.sleep_forever()
-                    self.unanswered -= not request.entries
-                    await stream.send_all(encode_response(self.answer()))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+    async def take(self, request: Request) -> Response:
+        self.posts += [entry.value for entry in request.entries]
+        if not request.entries:
+            self.questions += 1
+            self.unanswered += 1
+        await trio.sleep(self.delay_s + (self.commits_s if request.entries else 0))
+        if self.is_stopped:
+            await trio.sleep_forever()
+        self.unanswered -= not request.entries
+        return self.answer()
 
     def answer(self) -> Response:
         kind, leads = MessageType.APPEND_ENTRIES_RESPONSE, self.leader == self.id

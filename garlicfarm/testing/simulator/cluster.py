@@ -390,8 +390,8 @@ class SimulatedCluster:
         """A request of a member gets no answer; for subclasses."""
 
     def on_lease_request(self, member: SimulatedMember, request: Request) -> Response:
-        """Answer a LeaseRequest; for subclasses, which send them."""
-        raise NotImplementedError
+        """Answer a LeaseRequest; for subclasses. Without one of them nobody sends any."""
+        raise Violation("no member breaks the protocol", f"{member} gets {request}")
 
     def take_snapshot(self, member: SimulatedMember, tail: int) -> None:
         """A member takes a snapshot and keeps a ``tail`` of the entries before it."""

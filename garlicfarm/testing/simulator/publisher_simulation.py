@@ -308,7 +308,7 @@ class _Process:
         assert node is not None
         own = granter.own([server.id for server in node.servers], now.boot_ms)
         if own is not None:
-            self.core.leases.extend(*own)
+            self.core.on_own_lease(*own, now)
         if now.boot_ms < self._again_ms:
             return
         for entry, done in granting.findings(granter, fold, self.member.id, now.boot_ms):
