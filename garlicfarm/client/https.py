@@ -40,6 +40,22 @@ TIMEOUTS = (httpcore.TimeoutException,)
 """Those of them that say that nothing has happened for too long"""
 
 
+class _Body:
+    """What a request carries, at once. httpcore makes a generator of bytes, and leaves that to the garbage
+    collector where writing fails or is cancelled."""
+
+    def __init__(self, content: bytes) -> None:
+        self._parts = iter([content])
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
+
+
 @dataclass(frozen=True, slots=True)
 class StreamedAnswer(Answer):
     """An answer whose body is still to be read, and which is then to be closed: both by `pieces`."""
@@ -177,7 +193,7 @@ class HttpsClient:
             method,
             httpcore.URL(scheme=b"https", host=_ascii(self._host), port=self._port, target=target.encode()),
             headers=[(name.encode(), value.encode()) for name, value in fields.items()],
-            content=content,
+            content=_Body(content or b""),
             extensions={"timeout": {} if pool else self._timeout, "trace": _trace(on_sent)},
         )
         begun = trio.current_time()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from garlicfarm.errors import OutcomeUnknown
 from garlicfarm.feed.binary_format import encode_records
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import FakeNode, client_of
+from tests.admin.fake_node import PASSWORDS, FakeNode, client_of
 from tests.admin.test_admin_client_events import NOBODY, Cable, entries
 from tests.running import background, wait_until
 
@@ -227,6 +229,23 @@ async def test_node_that_answers_from_afar_is_given_more_time(node, autojump_clo
         patience.append(client.patience_s)
     assert patience == [0.5, 24.0, 16.0, 16.0, 0.5]
     await client.aclose()
+
+
+async def test_request_given_up_while_it_is_written_leaves_nothing_to_the_garbage_collector(node, nursery):
+    async with node.running() as url:
+        cable = Cable(url)
+        through_cable = await nursery.start(cable.run)
+        tls = client_tls(pin=node.pin, ca=None)
+        client = https.HttpsClient(through_cable, user="rita", password=PASSWORDS["rita"][1], tls=tls)
+        assert (await client.request("GET", "/v1/node", headers={})).status == 200
+        cable.is_silent = True
+        with trio.CancelScope() as scope:
+            sent = partial(setattr, scope, "deadline", trio.current_time() + 0.1)
+            await client.request("POST", "/", headers={}, content=bytes(64 * 2**20), on_sent=sent)
+        assert scope.cancelled_caught
+        gc.collect()  # whatever warns there fails the test
+        await client.aclose()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_down", [True, False])
