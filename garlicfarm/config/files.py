@@ -10,7 +10,7 @@ import msgspec
 
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
-from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
+from garlicfarm.config.model import DISK_TIMEOUT_S, PRESET_RETIRE_TIMEOUTS_S, PRESETS, Config, Document
 from garlicfarm.config.toml import parse_toml
 from garlicfarm.config.validators import problems_between_tables
 from garlicfarm.durable_files import replace_file
@@ -113,7 +113,8 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
     node = node if isinstance(node, dict) else {}
     preset = node.get("preset", "clearnet")
     # An unknown preset is one problem, not five.
-    defaults = PRESETS.get(preset if isinstance(preset, str) else "", PRESETS["clearnet"])
+    known = preset if isinstance(preset, str) and preset in PRESETS else "clearnet"
+    defaults, retire_timeout_s = PRESETS[known], PRESET_RETIRE_TIMEOUTS_S[known]
     farms = raw.get("farm")
     for index, farm in enumerate(farms if isinstance(farms, list) else ()):
         if not isinstance(farm, dict):
@@ -121,6 +122,11 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
         if "secret_file" not in farm:
             farm["secret_file"] = f"{node.get('data_dir', 'data')}/secrets/{farm.get('name')}.secret"
             sources[f"farm[{index}].secret_file"] = "default"
+        publishers = farm.get("publisher")
+        for number, table in enumerate(publishers if isinstance(publishers, list) else ()):
+            if isinstance(table, dict) and "retire_timeout_s" not in table:
+                table["retire_timeout_s"] = retire_timeout_s
+                sources[f"farm[{index}].publisher[{number}].retire_timeout_s"] = f"preset {preset}"
         raft = farm.setdefault("raft", {})
         if isinstance(raft, dict):
             for key, value in defaults.items():

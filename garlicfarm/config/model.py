@@ -19,7 +19,6 @@ from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 HEADERS_BYTES = 58
 """The size on the wire of a request and one entry, without the entry's value."""
 DISK_TIMEOUT_S = 5.0
-RETIRE_TIMEOUT_S = 5.0
 
 
 def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
@@ -175,13 +174,13 @@ class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
 class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
     """One ``[[farm.publisher]]``. ``required``: while it cannot publish, this node cannot; auto: true, but
     false for an auxiliary one (`garlicfarm.publisher.Publisher`) beside one that is not.
-    ``retire_timeout_s``: how long it may take to stop publishing. ``check``: the service behind it, tested
-    every ``check_interval_s``; it counts as down after ``check_threshold`` failures in a row. ``options``:
-    all other keys, which are the plugin's."""
+    ``retire_timeout_s``: how long it may take to stop publishing; in a file, its default comes from the
+    preset. ``check``: the service behind it, tested every ``check_interval_s``; it counts as down after
+    ``check_threshold`` failures in a row. ``options``: all other keys, which are the plugin's."""
 
     plugin: PluginName
     required: YesNoOrAuto = "auto"
-    retire_timeout_s: RetireSeconds = RETIRE_TIMEOUT_S
+    retire_timeout_s: RetireSeconds = 1.0
     check: CheckUrl = ""
     check_interval_s: Seconds = 10.0
     check_threshold: Threshold = 3
@@ -281,6 +280,9 @@ PRESET_INTERVALS_MS = {"clearnet": 5_000, "i2p": 30_000}
 """How often the members of a new farm post their statuses. R is the least that `least_R` of
 `garlicfarm.publishing.lease` allows. In the farm the log has both; they are not read from here again."""
 
-PRESET_LEASES_MS = {"clearnet": 6_000, "i2p": 120_000}
+PRESET_RETIRE_TIMEOUTS_S = {"clearnet": 1.0, "i2p": 5.0}
+"""How long a publisher may take to stop."""
+
+PRESET_LEASES_MS = {"clearnet": 5_000, "i2p": 120_000}
 """How long a lease lasts in a new farm at level 2 or above (D24), or as long as `least_lease_ms` of
 `garlicfarm.publishing.lease` asks for, if that is longer. In the farm the log has it."""

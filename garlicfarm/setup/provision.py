@@ -26,7 +26,7 @@ import msgspec
 
 from garlicfarm.agreed import EPOCH_LENGTH
 from garlicfarm.config import load
-from garlicfarm.config.model import PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S, Algorithms
+from garlicfarm.config.model import PRESET_LEASES_MS, PRESET_RETIRE_TIMEOUTS_S, PRESETS, Algorithms
 from garlicfarm.config.toml import to_toml
 from garlicfarm.config.validators import dial_url_problem
 from garlicfarm.credentials.certificates import make_certificate
@@ -241,8 +241,8 @@ def first_entries(
     servers that join fold the log without the genesis."""
     timings = {**PRESETS[farm.preset], **farm.raft}
     publishers = [publisher for member in members.values() for publisher in member.publishers]
-    retire_s = [publisher.get("retire_timeout_s", RETIRE_TIMEOUT_S) for publisher in publishers]
-    retire_timeout_s = max(retire_s, default=RETIRE_TIMEOUT_S)
+    own_s = PRESET_RETIRE_TIMEOUTS_S[farm.preset]
+    retire_timeout_s = max((each.get("retire_timeout_s", own_s) for each in publishers), default=own_s)
     date_ms, member = time.time_ns() // 1_000_000, min(members)
 
     def order(action: str, **args: object) -> bytes:

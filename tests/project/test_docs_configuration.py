@@ -83,6 +83,8 @@ def toml(value: Any) -> str:
 def default(field: Any, section: str) -> str:
     if section == "[farm.raft]" and field.name in model.PRESETS["clearnet"]:
         return "preset"
+    if field.name == "retire_timeout_s":
+        return "preset"
     if field.name == "disk_timeout_s":
         return "`5.0`, or `election_timeout_max_s` if that is more"
     if field.name == "secret_file":
@@ -120,6 +122,9 @@ def test_presets_are_those_of_the_model() -> None:
         key: {name: model.PRESETS[name][key] for name in ("clearnet", "i2p")}
         for key in model.PRESETS["clearnet"]
     }
+    retire_s = model.PRESET_RETIRE_TIMEOUTS_S
+    shown = f"is {retire_s['clearnet']:g} s with `clearnet` and {retire_s['i2p']:g} s with `i2p`."
+    assert f"`retire_timeout_s` of `[[farm.publisher]]` {shown}" in TEXT
 
 
 def test_every_section_of_the_model_has_its_place() -> None:

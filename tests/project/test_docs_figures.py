@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 
 from benchmarks.goals import Goal, read_goals
-from garlicfarm.config import PublisherSection
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.config.model import (
+    PRESET_INTERVALS_MS,
+    PRESET_LEASES_MS,
+    PRESET_RETIRE_TIMEOUTS_S,
+    PRESETS,
+)
 from garlicfarm.publishing.lease import lease_ms, least_R
 from tests.project.pages import page
 
@@ -23,8 +27,8 @@ def test_what_a_lease_outlasts_is_the_lease_less_the_time_to_stop() -> None:
     rows = re.findall(ROW, text, re.MULTILINE)
     assert len(rows) == 7
     for lease_s, outlasts_s in rows:
-        stop_s = min(PublisherSection(plugin="any").retire_timeout_s, int(lease_s) / 4)
-        assert outlasts_s == f"{int(lease_s) - stop_s:.1f}"
+        preset = "clearnet" if int(lease_s) < 60 else "i2p"
+        assert outlasts_s == f"{int(lease_s) - PRESET_RETIRE_TIMEOUTS_S[preset]:.1f}"
     needed = {
         preset: 2 * timings["election_timeout_max_s"] + 3 * timings["heartbeat_s"]
         for preset, timings in PRESETS.items()
@@ -41,7 +45,7 @@ def test_presets_of_the_page_have_leases_on_heartbeats_that_suffice() -> None:
         assert 1000 * lease_s == PRESET_LEASES_MS[preset]
         timings = PRESETS[preset]
         assert (election_s, heartbeat_s) == (timings["election_timeout_max_s"], timings["heartbeat_s"])
-        assert stop_s == min(RETIRE_TIMEOUT_S, lease_s / 4)
+        assert stop_s == PRESET_RETIRE_TIMEOUTS_S[preset] <= lease_s / 4
         assert needed_s == round(2 * election_s + 3 * heartbeat_s + stop_s, 3) <= lease_s
 
 
@@ -55,12 +59,12 @@ def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -
         timings = PRESETS[preset]
         assert 1000 * interval_s == PRESET_INTERVALS_MS[preset] == 1000 * float(figures[3])
         assert (election_s, rpc_s) == (timings["election_timeout_max_s"], timings["rpc_timeout_s"])
-        assert retire_s == min(RETIRE_TIMEOUT_S, lease_s / 4)
+        assert retire_s == PRESET_RETIRE_TIMEOUTS_S[preset] <= lease_s / 4
         found = least_R(
             PRESET_INTERVALS_MS[preset],
             election_timeout_max_s=election_s,
             rpc_timeout_s=rpc_s,
-            retire_timeout_s=RETIRE_TIMEOUT_S,
+            retire_timeout_s=retire_s,
         )
         assert found == R
         assert lease_s == lease_ms(PRESET_INTERVALS_MS[preset], found) / 1000

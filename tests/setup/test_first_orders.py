@@ -60,7 +60,7 @@ def test_orders_are_in_force_also_where_no_configuration_was_known_before_them(t
 
 
 @pytest.mark.parametrize(
-    ("preset", "interval_ms", "R", "lease_ms"), [("clearnet", 5_000, 5, 6_000), ("i2p", 30_000, 7, 120_000)]
+    ("preset", "interval_ms", "R", "lease_ms"), [("clearnet", 5_000, 5, 5_000), ("i2p", 30_000, 7, 120_000)]
 )
 def test_every_founding_member_s_log_begins_with_the_preset_s_orders(
     tmp_path: Path, preset: str, interval_ms: int, R: int, lease_ms: int
@@ -94,8 +94,8 @@ def test_lease_is_longer_where_the_farm_s_own_timings_ask_for_that(tmp_path: Pat
     raft = {"election_timeout_max_s": 7.0, "heartbeat_s": 0.6}
     plan = FarmPlan(raft=raft, lease_ms=6_000)
     made = create_farm(tmp_path / "farm", MEMBERS, plan)
-    # 2 × 7 + 3 × 0.6 s without a grant, and 5 s to stop
-    assert orders(made.directories[2]) == [("lease", {"ms": 21_000})]
+    # 2 × 7 + 3 × 0.6 s without a grant, and 1 s to stop
+    assert orders(made.directories[2]) == [("lease", {"ms": 17_000})]
     assert entries(made.directories[2])[0].value_type is ValueType.CONFIGURATION
 
 
@@ -113,7 +113,7 @@ def test_node_init_and_farm_add_give_their_farms_orders(tmp_path: Path) -> None:
     node = tmp_path / "node"
     assert run(["node", "init", str(node), "--host", "a.example"]) == 0
     assert run(["farm", "add", "barn", "--config", str(node / "garlicfarm.toml")]) == 0
-    expected = [("staleness", {"R": 5}), ("interval", {"ms": 5_000}), ("lease", {"ms": 6_000})]
+    expected = [("staleness", {"R": 5}), ("interval", {"ms": 5_000}), ("lease", {"ms": 5_000})]
     assert orders(node) == orders(node, "barn") == expected
 
 

@@ -12,7 +12,6 @@ import trio
 
 from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
-from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.metrics import FarmMetrics
@@ -217,7 +216,7 @@ class PublisherApplication(Application, LeaseUser):
         """How long a lease lasts, or the interval and R that it rests on below level 2, and the least that
         suits this node's timings."""
         fold, raft = self.fold, section.raft
-        retire_s = max((each.retire_timeout_s for each in section.publisher), default=RETIRE_TIMEOUT_S)
+        retire_s = max((each.retire_timeout_s for each in section.publisher), default=0.0)
         if fold.has_leases:
             least_ms = least_lease_ms(
                 election_timeout_max_s=raft.election_timeout_max_s,

@@ -19,7 +19,6 @@ import random
 
 import msgspec
 
-from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.levels import LEASES
 from garlicfarm.publishing.lease import lease_ms
@@ -48,7 +47,7 @@ class LeaderKills(PublisherSimulation):
         self.measure_ms = 20
         self._kept: int | None = None  # the publisher
         lasts_ms = lease_ms(setting.interval_ms, setting.R) if on_statuses else setting.lease_ms
-        self._retire_ms = min(round(1000 * RETIRE_TIMEOUT_S), lasts_ms // 4)
+        self._retire_ms = min(setting.retire_timeout_ms, lasts_ms // 4)
         self.least_left_ms = _FOREVER_MS
 
     def draw_faults(self, rng: random.Random) -> Faults:

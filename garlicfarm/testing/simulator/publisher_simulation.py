@@ -40,7 +40,7 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESET_RETIRE_TIMEOUTS_S, PRESETS
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.leases import LeaseGranter
@@ -78,7 +78,8 @@ ADMIN = -1_000
 
 class Setting(msgspec.Struct, frozen=True):
     """How fast a farm is. ``timing``: the times of `RaftConfig`; ``slowness``: by how much faults, users and
-    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts."""
+    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts.
+    ``retire_timeout_ms``: how long a publisher with default settings may take to stop."""
 
     interval_ms: int
     R: int
@@ -86,6 +87,7 @@ class Setting(msgspec.Struct, frozen=True):
     rpc_timeout_ms: int
     slowness: int
     lease_ms: int
+    retire_timeout_ms: int
 
     @property
     def chaos_ms(self) -> int:
@@ -100,6 +102,7 @@ QUICK = Setting(
     rpc_timeout_ms=4_000,
     slowness=10,
     lease_ms=21_500,
+    retire_timeout_ms=5_000,
 )
 
 
@@ -107,17 +110,25 @@ def preset_setting(name: str, R: int = 0, lease_ms: int = 0) -> Setting:
     """The setting of a new farm with that preset; ``R`` and ``lease_ms`` in place of its own."""
     raft = {key.removesuffix("_s"): round(1000 * value) for key, value in PRESETS[name].items()}
     interval_ms = PRESET_INTERVALS_MS[name]
+    retire_timeout_s = PRESET_RETIRE_TIMEOUTS_S[name]
     own_R = least_R(
         interval_ms,
         election_timeout_max_s=PRESETS[name]["election_timeout_max_s"],
         rpc_timeout_s=PRESETS[name]["rpc_timeout_s"],
-        retire_timeout_s=RETIRE_TIMEOUT_S,
+        retire_timeout_s=retire_timeout_s,
     )
     rpc_timeout_ms = raft.pop("rpc_timeout")
     timing = {f"{key}_ms": value for key, value in raft.items()}
     slowness = QUICK.slowness * timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
-    lease_ms = lease_ms or PRESET_LEASES_MS[name]
-    return Setting(interval_ms, R or own_R, timing, rpc_timeout_ms, slowness, lease_ms)
+    return Setting(
+        interval_ms,
+        R or own_R,
+        timing,
+        rpc_timeout_ms,
+        slowness,
+        lease_ms or PRESET_LEASES_MS[name],
+        round(1000 * retire_timeout_s),
+    )
 
 
 def _draw(rng: random.Random, slowness: int) -> Faults:
@@ -183,7 +194,11 @@ class _Process:
         self._stopped_ms: int | None = None
         self._bound_ms = 0
         traits = [
-            Traits(name=f"plugin {one}", is_required=not one, retire_timeout_ms=rng.choice((1_000, 5_000)))
+            Traits(
+                name=f"plugin {one}",
+                is_required=not one,
+                retire_timeout_ms=rng.choice((1_000, farm.setting.retire_timeout_ms)),
+            )
             for one in range(len(farm.standings[member.id]))
         ]
         setup = MemberSetup(

@@ -24,7 +24,7 @@ class Hosting:
     ``role``."""
 
     def __init__(self, plugin: Publisher, **role: Any) -> None:
-        section = PublisherSection(plugin="fake", **role.pop("section", {}))
+        section = PublisherSection(plugin="fake", **{"retire_timeout_s": 5.0, **role.pop("section", {})})
         self.role = HandRole(**role)
         self.core = PublisherCore(traits_of(plugin, section, is_required=True), clocks.now().boot_ms)
         self.published: list[Published] = []
