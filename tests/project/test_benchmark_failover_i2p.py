@@ -57,15 +57,21 @@ def test_death_of_the_router_is_bound_for_the_client_that_knew_the_service(
     assert missed({beyond: runs(beyond, [None] * 3)}, 3) == []
 
 
-@pytest.mark.parametrize("fault", ["move", "stop", "rolling"])
 @pytest.mark.parametrize(
-    ("lost", "found"),
-    [(1, []), (2, ["2 requests lost, at most 1"])],
+    ("fault", "most"), [("move", 1), ("stop", 1), ("rolling", 1), ("leader", 0), ("farm-link", 0)]
 )
-def test_move_or_stop_loses_one_request_at_most(fault: str, lost: int, found: list[str]) -> None:
+def test_move_or_stop_loses_one_request_at_most_and_the_leader_none(fault: str, most: int) -> None:
     case = Case("i2cp", fault, 0)
-    told = {case: runs(case, [3.0] * 2, lost=lost)}
-    assert missed(told, 2) == [f"{case}: {each}" for each in found]
+    assert missed({case: runs(case, [3.0] * 2, lost=most)}, 2) == []
+    found = missed({case: runs(case, [3.0] * 2, lost=most + 1)}, 2)
+    assert found == [f"{case}: {most + 1} requests lost, at most {most}"]
+
+
+@pytest.mark.parametrize("fault", ["node", "both", "machine"])
+def test_dead_machine_is_replaced_within_seconds_where_leases_are_fast(fault: str) -> None:
+    case = Case("i2cp-fast", fault, 0)
+    assert missed({case: runs(case, [9.0])}, 1) == []
+    assert missed({case: runs(case, [9.1])}, 1) == [f"{case}: p50 9.1 s, at most 9 s"]
 
 
 def test_move_takes_the_client_that_knew_the_service_elsewhere() -> None:
