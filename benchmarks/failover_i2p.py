@@ -26,11 +26,11 @@ Four clients, each behind a router of its own: one ``knew`` the service when the
 and asks for the first time then; one asks for the first time ``soon``, 45 s later; one asks ``later``, after
 150 s. The figures of each: the time from the fault, or from its first request after it, to the first answer
 of another one than the fault struck; and how many of its requests were lost, in ``rolling`` at each stop.
-After ``stop``, ``rolling``, ``restarted``, ``leader`` and ``farm-link`` the same node may serve on: the time is
-then the longest between two requests that were answered. Beside them: the time from the fault until another node says
-that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet again only when the one that it
-knows has nearly run out: the benchmark waits for ``--watch-s``, and says so where there was no answer within
-that time.
+After ``stop``, ``rolling``, ``restarted``, ``leader`` and ``farm-link`` the same node may serve on: the time
+is then the longest between two requests that were answered. Beside them: the time from the fault until
+another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet again only when
+the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so where there was
+no answer within that time.
 
 Prints a line of JSON for each run, and one table of all runs, which take turns. ``--i2pd`` names another i2pd
 than the one in ``PATH``. Exit code 1: a bound was missed, or a run failed twice. The machine should have

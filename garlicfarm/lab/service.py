@@ -84,7 +84,8 @@ async def i2cp_service(
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
     routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel;
     ``interval_ms``: how often the nodes post their statuses. ``wires``: with `I2P_LINK` and `FARM_LINK`; each
-    node and its router, and each other router, then has a host of its own."""
+    node and its router, and each other router, then has a host of its own, and the farm has the preset's
+    timings."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
@@ -126,7 +127,7 @@ async def elected_service(
                 publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
             )
         plan = FarmPlan(
-            raft=FAST,
+            raft={} if wires else FAST,
             interval_ms=interval_ms,
             master=encode(master.destination),
             master_key_file=master_file,
