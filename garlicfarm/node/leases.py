@@ -22,6 +22,9 @@ from garlicfarm.raft import Role
 from garlicfarm.wire import decode_grant, encode_grant
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
+LOOK_S = 1.0
+"""How often a leader looks that has nothing to expect."""
+
 
 class Leases:
     """``append(entry)``: in a turn of the core, append an entry of the leader's own; whether it did."""
@@ -48,8 +51,18 @@ class Leases:
                 await core.wait_leader_change()
                 continue
             core.put(self._look)
-            with trio.move_on_after(core.raft.heartbeat_s):
+            with trio.move_on_after(self._pause_s()):
                 await core.wait_applied(core.applied_index)
+
+    def _pause_s(self) -> float:
+        """Until the next look, if nothing is applied before: the leader's own lease is renewed with each
+        heartbeat, and a member is found lost when its time is over."""
+        granter, heartbeat_s = self._granter, self._core.raft.heartbeat_s
+        wake_ms = None if granter is None or not granter.named else granter.wake_ms()
+        if wake_ms is None:
+            return heartbeat_s
+        left_s = (wake_ms - boot_ms()) / 1000
+        return min(left_s, max(heartbeat_s, LOOK_S)) if left_s > 0 else heartbeat_s
 
     # ------------------------------------------------------------------ the leader's side
 

@@ -288,15 +288,27 @@ class MemberCore:
             self._notes.append(Note("status-not-posted", {"cause": cause}, is_warning=True))
         self.step(now)
 
-    def on_grant(self, grant: Grant, now: Now) -> None:
-        """See `LeaseHolder.on_grant`."""
+    def on_grant(self, grant: Grant, now: Now) -> bool:
+        """See `LeaseHolder.on_grant`. Whether anything may follow from it."""
+        has_lease = self._has_lease(now)
         self.leases.on_grant(grant, now.boot_ms)
-        self.step(now)
+        return self._on_longer_lease(has_lease, now)
 
-    def on_own_lease(self, index: int, end_ms: int, now: Now) -> None:
-        """This member leads, and is named since ``index``: see `LeaseGranter.own`."""
+    def on_own_lease(self, index: int, end_ms: int, now: Now) -> bool:
+        """This member leads, and is named since ``index``: see `LeaseGranter.own`. Whether anything may
+        follow from it."""
+        has_lease = self._has_lease(now)
         self.leases.extend(index, end_ms)
-        self.step(now)
+        return self._on_longer_lease(has_lease, now)
+
+    def _has_lease(self, now: Now) -> bool:
+        return all(publisher.may_publish(now.boot_ms, self) for publisher in self.publishers)
+
+    def _on_longer_lease(self, had_one: bool, now: Now) -> bool:
+        """Leases are granted several times a second: nothing is due because one that lasts is longer now."""
+        if not had_one:
+            self.step(now)
+        return not had_one
 
     def drain(self, drained: bool, now: Now) -> None:
         """Set or remove the mark that lets another member take over."""

@@ -39,13 +39,16 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``is_publishing``: whether the publication stands, as far as the publisher knows; ``since_ms`` and
     ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``is_ready``: False
-    where the publisher knows that it could not publish now, above all because its router is gone. ``leaf``:
-    the figures that its own sessions give of its destination. ``published_ms``: the date of the newest
+    where the publisher knows that it could not publish now, above all because its router is gone.
+    ``is_withdrawn``: True where it is certain that nothing is published for it, by an earlier process either,
+    which a new process may know long before it is ready. ``leaf``: the figures that its own sessions give of
+    its destination. ``published_ms``: the date of the newest
     LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
     later. ``problems``: one sentence each, for operators."""
 
     is_publishing: bool
     is_ready: bool = True
+    is_withdrawn: bool = False
     since_ms: U63 | None = None
     until_ms: U63 | None = None
     published_ms: U63 | None = None

@@ -399,6 +399,8 @@ class PublisherCore:
         if self.state in ("outside", "entering", "leaving"):
             return
         self.status, self.key = status, key
+        if status.is_withdrawn and asked == self.changes and not self.row.is_exposed:
+            self._doubt.confirm()
         stands = status.is_publishing or self.state not in ("publishing", "renewing")
         if (stands and status.is_ready) or asked != self.changes or "lost" not in self.row.next:
             return
@@ -418,10 +420,14 @@ class PublisherCore:
 
     # ------------------------------------------------------------------ what follows
 
+    def may_publish(self, now_ms: int, role: Role) -> bool:
+        """Whether it has the role, for longer than it takes to stop."""
+        return role.is_due and _left_ms(now_ms, role) > self._retire_ms(role)
+
     def step(self, now_ms: int, role: Role) -> None:
         """Do all that is due."""
         self._doubt.step(now_ms, role.doubt_ms)
-        if not self._may_publish(now_ms, role):
+        if not self.may_publish(now_ms, role):
             self._has_failed = False
         for _ in STATES:
             if (event := self._due(now_ms, role)) is None:
@@ -446,7 +452,7 @@ class PublisherCore:
         """The first event that time or the role has brought, of those that the state knows."""
         left_ms = _left_ms(now_ms, role)
         deadline_ms = None if self.call is None else self.call.deadline_ms
-        may_publish = self._may_publish(now_ms, role)
+        may_publish = self.may_publish(now_ms, role)
         is_again = now_ms >= self._again_ms
         found: tuple[tuple[bool, Event], ...] = (
             (not left_ms and self._doubt.state == "none", "lease over"),
@@ -459,10 +465,6 @@ class PublisherCore:
             (is_again, "again"),
         )
         return next((event for holds, event in found if holds and event in self.row.next), None)
-
-    def _may_publish(self, now_ms: int, role: Role) -> bool:
-        """Whether it has the role, for longer than it takes to stop."""
-        return role.is_due and _left_ms(now_ms, role) > self._retire_ms(role)
 
     def _is_to_renew(self, now_ms: int, role: Role) -> bool:
         """At half the lifetime and when the list has changed, at most once a minute; and once after each

@@ -121,7 +121,8 @@ class ServicePublisher(Publisher):
 
     async def status(self) -> PublisherStatus:
         """I2CP says nothing of outbound tunnels, so the leaf has no current ones. Its LeaseSet is renewed
-        while the router's tunnels last; their end is reported, not that of the shortened leases."""
+        while the router's tunnels last; their end is reported, not that of the shortened leases. A session on
+        standby shows that the router has ended that of an earlier process."""
         keeper, now_s = self._keeper, trio.current_time()
         session = keeper.session
         leaf = DestinationStatus(destination=encode(self.destination), configured_tunnels=self._tunnels)
@@ -136,6 +137,7 @@ class ServicePublisher(Publisher):
         return PublisherStatus(
             is_publishing=is_publishing,
             is_ready=keeper.is_ready,
+            is_withdrawn=session is not None and session.phase == "standby",
             since_ms=session.since_ms if session is not None and is_publishing else None,
             until_ms=session.until_ms if session is not None and is_publishing else None,
             published_ms=keeper.published_ms,

@@ -145,12 +145,26 @@ async def test_figures_of_the_leaf_are_those_of_its_session(make: Make, keys: De
             lease_set_expires=status.leaf.lease_set_expires,
         )
         assert (status.is_publishing, status.is_ready, status.problems) == (False, True, ())
+        assert status.is_withdrawn
         published = await publisher.publish(order())
         status = await publisher.status()
         assert (status.is_publishing, status.is_ready, status.problems) == (True, True, ())
+        assert not status.is_withdrawn
         assert status.since_ms == published.published_ms
         assert status.until_ms is not None
         assert status.until_ms - published.published_ms == pytest.approx(90_000, abs=2_000)
+
+
+async def test_session_without_tunnels_shows_that_the_router_has_ended_an_earlier_one(
+    make: Make, listening: Any
+) -> None:
+    listening.router.asks_after_s = None
+    async with make() as publisher:
+        assert not (await publisher.status()).is_withdrawn
+        await wait_until(lambda: bool(listening.router.bodies(CREATE_SESSION)))
+        while not (status := await publisher.status()).is_withdrawn:
+            await publisher.wait_changed()
+        assert not status.is_ready
 
 
 async def test_key_is_reported_and_its_expiry_keeps_it_from_standby(make: Make, tmp_path: Path) -> None:

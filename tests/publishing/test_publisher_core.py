@@ -480,6 +480,31 @@ def test_in_doubt_for_a_lease_until_the_first_standby_has_confirmed() -> None:
     assert not Bench().is_exposed
 
 
+def test_doubt_ends_as_soon_as_the_plugin_knows_that_nothing_is_left() -> None:
+    bench = Bench(HANG)
+    bench.say(is_withdrawn=False)
+    assert bench.is_exposed
+    bench.core.on_status(
+        bench.core.changes - 1,
+        PublisherStatus(is_publishing=False, is_withdrawn=True),
+        None,
+        bench.now_ms,
+        bench.role,
+    )
+    assert bench.is_exposed  # it was said of an earlier state
+    bench.say(is_withdrawn=True)
+    assert (bench.state, bench.is_exposed) == ("preparing", False)
+
+
+def test_doubt_of_what_this_process_published_lasts_until_it_has_retired() -> None:
+    bench = Bench(is_due=True)
+    bench.core.on_defect(0, bench.role, "ZeroDivisionError: a defect")
+    bench.trouble = [HANG]
+    bench.sleep(5)
+    bench.say(is_withdrawn=True)
+    assert (bench.state, bench.is_exposed) == ("withdrawing", True)
+
+
 class NeverEntered(Bench):
     def answer(self, call: Call) -> None:
         if call.task != "enter":

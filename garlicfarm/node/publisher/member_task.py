@@ -92,13 +92,13 @@ class MemberTask:
 
     def on_grant(self, grant: Grant) -> None:
         """See `MemberCore.on_grant`."""
-        self.core.on_grant(grant, clocks.now())
-        self._on_stepped()
+        if self.core.on_grant(grant, clocks.now()):
+            self._on_stepped()
 
     def on_own_lease(self, index: int, end_ms: int) -> None:
         """See `MemberCore.on_own_lease`."""
-        self.core.on_own_lease(index, end_ms, clocks.now())
-        self._on_stepped()
+        if self.core.on_own_lease(index, end_ms, clocks.now()):
+            self._on_stepped()
 
     def drain(self, drained: bool) -> None:
         """See `MemberCore.drain`."""

@@ -241,7 +241,10 @@ class SimulatedPlugin:
         is_publishing = self.standing.is_up and has_router
         if scheduler.chance(faults.lies):
             is_publishing, has_router = scheduler.chance(0.5), scheduler.chance(0.5)
-        status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router)
+        is_withdrawn = has_router and not self.own.row.is_exposed and scheduler.chance(0.2)
+        if is_withdrawn:
+            self.standing.end()
+        status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router, is_withdrawn=is_withdrawn)
         host.core.on_status(self.own, self.own.changes, status, None, host.now())
         if self.own.is_up == scheduler.chance(faults.service_changes):
             is_up = not self.own.is_up

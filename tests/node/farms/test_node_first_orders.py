@@ -14,7 +14,7 @@ from garlicfarm.levels import LEASES
 from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
 from tests.node.membership.test_node_administration import command, policy, same_bytes
-from tests.node.support.cluster import ALONE_AND_QUICK, THREE, Cluster, cluster
+from tests.node.support.cluster import ALONE, THREE, Cluster, cluster
 from tests.running import wait_until
 
 
@@ -89,7 +89,11 @@ async def test_below_level_2_the_lease_follows_from_interval_and_r_and_cannot_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("garlicfarm.setup.provision.HIGHEST", LEASES - 1)
-    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 5_000, "raft": ALONE_AND_QUICK}
+    plan: dict[str, Any] = {
+        "application": "publisher",
+        "interval_ms": 5_000,
+        "raft": {**ALONE, "rpc_timeout_s": 4.0},
+    }
     async with cluster(tmp_path, 1, **plan) as nodes:
         await nodes.applied(2)
         told = policy(nodes, 1)

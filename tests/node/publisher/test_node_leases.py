@@ -42,18 +42,21 @@ async def test_publisher_that_is_killed_is_found_lost_and_replaced(
         assert farm.fold(second).publisher == second
 
 
+@pytest.mark.parametrize("has_tunnels", [True, False])
 async def test_next_process_of_a_publisher_releases_what_the_killed_one_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_tunnels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before its lease, of ten minutes, is over."""
+    """Long before its lease, of ten minutes, is over, and whether or not it gets ready itself."""
     async with service_farm(tmp_path, monkeypatch, lease_ms=600_000, interval_ms=600_000) as farm:
         first = await farm.publisher()
         await farm.kill(first)
-        farm.services[first].is_dead = False
+        if not has_tunnels:
+            farm.without_tunnels.add(first)
         begun = len(farm.calls)
         await farm.nodes.start(first)
         await wait_until(lambda: any(call == "publish" for _, call in farm.calls[begun:]))
         (at,) = {node_id for node_id, call in farm.calls[begun:] if call == "publish"}
         assert farm.fold(at).publisher == at
+        assert has_tunnels or at != first
         assert farm.fold(at).boot(first) == 2
         assert farm.entries(at, "lost") == []

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.i2p.lease_set import decode_lease_set
 from garlicfarm.node.publisher import PublisherApplication, application
-from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
+from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
 from tests.i2p.encodings import lease_set_2, long_term
 from tests.node.support.cluster import Cluster, cluster, member
@@ -30,19 +31,29 @@ KEYS = long_term(b"\7" * 32)
 class Service(SimulatedPublisher):
     """A service that all members have. ``serves_s``: the ``published`` date of the LeaseSet by which its
     clients know it, 0: none; it is served until another one has been announced. ``calls``: of all members, in
-    their order."""
+    their order. ``has_tunnels``: else it never gets ready, and knows only that nothing is published."""
 
     calls: list[tuple[int, str]]
 
-    def __init__(self, site: PublisherSite, calls: list[tuple[int, str]]) -> None:
+    def __init__(self, site: PublisherSite, calls: list[tuple[int, str]], *, has_tunnels: bool) -> None:
         super().__init__(SimulatedPublisherConfig(), Path(), site)
         self.calls = calls
+        self.has_tunnels = has_tunnels
         self.serves_s = 0
         self.is_dead = False
 
     @property
     def destination(self) -> bytes:
         return KEYS.destination
+
+    async def standby(self) -> None:
+        if not self.has_tunnels:
+            await trio.sleep_forever()
+        await super().standby()
+
+    async def status(self) -> PublisherStatus:
+        status = await super().status()
+        return status if self.has_tunnels else msgspec.structs.replace(status, is_withdrawn=True)
 
     async def publish(self, order: PublishOrder) -> Published:
         published = await super().publish(order)
@@ -66,12 +77,20 @@ class Service(SimulatedPublisher):
 
 
 class ServiceFarm:
-    """``services``: of each member. ``calls``: what they did, in order."""
+    """``services``: of each member. ``calls``: what they did, in order. ``without_tunnels``: whose next
+    process has a service without any."""
 
-    def __init__(self, nodes: Cluster, services: dict[int, Service], calls: list[tuple[int, str]]) -> None:
+    def __init__(
+        self,
+        nodes: Cluster,
+        services: dict[int, Service],
+        calls: list[tuple[int, str]],
+        without_tunnels: set[int],
+    ) -> None:
         self.nodes = nodes
         self.services = services
         self.calls = calls
+        self.without_tunnels = without_tunnels
 
     def fold(self, node_id: int = 1) -> Any:
         own = self.nodes.replica(node_id).application
@@ -141,10 +160,11 @@ async def service_farm(
 ) -> AsyncIterator[ServiceFarm]:
     services: dict[int, Service] = {}
     calls: list[tuple[int, str]] = []
+    without_tunnels: set[int] = set()
 
     def make_publishers(section: Any, node_id: int, *rest: Any) -> list[Publisher]:
         site = PublisherSite(farm="farm", node_id=node_id, directory=tmp_path / f"site{node_id}")
-        services[node_id] = Service(site, calls)
+        services[node_id] = Service(site, calls, has_tunnels=node_id not in without_tunnels)
         return [services[node_id]]
 
     monkeypatch.setattr(application, "make_publishers", make_publishers)
@@ -152,7 +172,7 @@ async def service_farm(
     members = {n: member(router={"plugin": "simulated", "seed": n}, **tables) for n in (1, 2, 3)}
     async with cluster(tmp_path, 3, members=members, application="publisher", **plan) as nodes:
         await nodes.leader()
-        farm = ServiceFarm(nodes, services, calls)
+        farm = ServiceFarm(nodes, services, calls, without_tunnels)
         await farm.set_interval(INTERVAL_MS)
         await wait_until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
         yield farm
