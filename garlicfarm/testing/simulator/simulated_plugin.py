@@ -25,7 +25,8 @@ class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
     be left, on average. ``lingers``: the probability that what a plugin has opened does not end when it is
     left, which its contract rules out. Of a status, too: ``router_changes``, that its router goes or comes
     back; ``service_changes``, that the service behind it does; ``announces``, that it is to tell its clients
-    of a successor. ``call_ms``: how long a call takes, on average."""
+    of a successor; ``withdraws``, that it knows before it is ready that nothing is published. ``call_ms``:
+    how long a call takes, on average."""
 
     refuses: float = 0
     hangs: float = 0
@@ -37,6 +38,7 @@ class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
     router_changes: float = 0
     service_changes: float = 0
     announces: float = 0
+    withdraws: float = 0
     call_ms: float = 50
 
     @classmethod
@@ -54,6 +56,7 @@ class PluginFaults(msgspec.Struct, frozen=True, kw_only=True):
             service_changes=rng.choice((0, 0, 0.02)),
             announces=rng.choice((0, 0, 0.05)),
             call_ms=rng.choice((20, 200, 2_000)),
+            withdraws=rng.choice((0, 0, 0, 0.5)),
         )
 
 
@@ -241,7 +244,7 @@ class SimulatedPlugin:
         is_publishing = self.standing.is_up and has_router
         if scheduler.chance(faults.lies):
             is_publishing, has_router = scheduler.chance(0.5), scheduler.chance(0.5)
-        is_withdrawn = has_router and not self.own.row.is_exposed and scheduler.chance(0.2)
+        is_withdrawn = has_router and not self.own.row.is_exposed and scheduler.chance(faults.withdraws)
         if is_withdrawn:
             self.standing.end()
         status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router, is_withdrawn=is_withdrawn)
