@@ -4,7 +4,7 @@ CPU, disk.
 Five processes in real time, with the preset's timing, interval and R, and two leaves each. Once all members
 are connected and have posted, it measures for ``--minutes`` without any requests to the nodes:
 
-* ``cost_preset``: interval, R, and what follows from them: after how long a dead publisher is replaced.
+* ``cost_preset``: the interval, R, and how long a lease lasts, after which a dead publisher is replaced.
 * ``cost_traffic``, leader and followers: bytes of the connections to other members, by the kernel's counters
   (`ss -ti`), without handshakes; ``with_headers`` adds 52 bytes for each TCP segment, the headers of IPv4
   and TCP. `messages` are requests by the nodes' counters.
@@ -279,9 +279,8 @@ async def measure(
             leader, *_ = await led(measured.farm)
             async with measured.farm.nodes[leader].client() as client:
                 policy = await client.policy(measured.farm.name)
-            interval_s, R = policy["interval_ms"] / 1000, policy["R"]
-            replaced_s = [(R - 1) * interval_s, R * interval_s]
-            tell("cost_preset", preset=preset, interval_s=interval_s, R=R, replaced_after_s=replaced_s)
+            interval_s, lease_s = policy["interval_ms"] / 1000, policy["lease_ms"] / 1000
+            tell("cost_preset", preset=preset, interval_s=interval_s, R=policy["R"], lease_s=lease_s)
             await trio.sleep(SETTLE_S)
             return await measure_running(measured, seconds)
 
