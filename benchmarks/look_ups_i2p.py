@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -113,7 +113,7 @@ async def ask(first_port: int, clients: int, load: Load) -> Asked:
     async def one(port: int) -> None:
         begun_s = time.monotonic()
         first_s, left = 0.0, load.size
-        with trio.move_on_after(STREAM_S):
+        with trio.move_on_after(STREAM_S), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(f"down {load.size} 0\n".encode())
                 while left > 0 and (data := await stream.receive_some(CHUNK_BYTES)):
