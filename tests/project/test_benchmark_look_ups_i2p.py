@@ -19,7 +19,9 @@ Inter-|   Receive                                                |  Transmit
 """
 
 
-def run(leases: Leases, first_byte_ms: Sequence[float], *, load: str = "seldom", failed: int = 0) -> Run:
+def run(
+    leases: Leases, first_byte_ms: Sequence[float], *, load: str = "seldom", failed: int = 0, other: int = 0
+) -> Run:
     """A load of half a minute."""
     return Run(
         leases=leases,
@@ -29,7 +31,7 @@ def run(leases: Leases, first_byte_ms: Sequence[float], *, load: str = "seldom",
         seconds=30.0,
         first_byte_ms=list(first_byte_ms),
         look_ups=40,
-        other_look_ups=1,
+        other_look_ups=other,
         floodfills_kb=100.0,
         client_cpu_s=1.0,
         machine_load=0.0,
@@ -66,8 +68,8 @@ def test_figures_are_those_of_all_runs_of_a_load() -> None:
 
 
 def test_look_ups_of_a_publisher_are_counted_while_the_other_service_has_the_load() -> None:
-    told = [run("default", [1.0]), run("default", [1.0]), run("fast", [1.0])]
-    assert others_per_minute(told, "fast") == 2.0
+    told = [run("default", [1.0], other=1), run("default", [1.0], other=2), run("fast", [1.0], other=7)]
+    assert others_per_minute(told, "fast") == 3.0
 
 
 def test_bytes_are_those_of_all_interfaces_but_the_loopback() -> None:

@@ -1,4 +1,4 @@
-"""Figures on the pages of docs/explanation that follow from the rules, or are judged."""
+"""Figures on the pages of docs that follow from the rules, or are judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from garlicfarm.config.model import (
     PRESETS,
 )
 from garlicfarm.publishing.lease import lease_ms, least_R
-from tests.project.pages import page
+from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
+from tests.project.pages import page, table
 
 PRESET_ROW = (
     r"^\| `(\w+)` \| (\d+) s \| (\d+) \| ([\d.]+) s "
@@ -20,6 +21,9 @@ PRESET_ROW = (
 )
 LEASE_ROW = r"^\| `(\w+)` \| (\d+) s \| 2 × ([\d.]+) \+ 3 × ([\d.]+) \+ ([\d.]+) = ([\d.]+) s \|$"
 ROW = r"^\| (\d+) s \| ([\d.]+) s \|$"
+
+I2PD_ASKS_S = 51
+"""Its clients ask for a LeaseSet with no lease that lasts longer."""
 
 
 def test_what_a_lease_outlasts_is_the_lease_less_the_time_to_stop() -> None:
@@ -35,6 +39,15 @@ def test_what_a_lease_outlasts_is_the_lease_less_the_time_to_stop() -> None:
     }
     should = f"with `clearnet` it should be {needed['clearnet']:g} s or more, with `i2p` {needed['i2p']:g} s:"
     assert should in " ".join(text.split())
+
+
+def test_leases_of_a_service_are_those_that_its_publisher_composes() -> None:
+    rows = {row[0]: row[1:] for row in table(page("docs/howto/publish.md"), r"\| `default` \| `fast`")}
+    assert rows["a lease lasts at most"] == [f"{plan.lease_s} s" for plan in (DEFAULT, FAST)]
+    assert rows["it is published again after"] == [f"{plan.republish_s} s" for plan in (DEFAULT, FAST)]
+    late_s, _ = rows["after a death, clients of i2pd ask again"]
+    assert late_s == f"up to {DEFAULT.lease_s - I2PD_ASKS_S} s after the next member has published"
+    assert FAST.lease_s < I2PD_ASKS_S < DEFAULT.lease_s - DEFAULT.republish_s
 
 
 def test_presets_of_the_page_have_leases_on_heartbeats_that_suffice() -> None:
@@ -79,9 +92,9 @@ def test_page_lists_every_goal_as_it_is_judged() -> None:
         re.MULTILINE,
     )
     listed = {}
-    for figure, sign, number, table in rows:
+    for figure, sign, number, use in rows:
         value = float(number.replace(",", ""))
-        listed[figure] = (Goal(at_most=value) if sign == "≤" else Goal(at_least=value), table)
+        listed[figure] = (Goal(at_most=value) if sign == "≤" else Goal(at_least=value), use)
     goals = read_goals()
     assert listed == {
         **{figure: (goal, "judged") for figure, goal in goals.judged.items()},
