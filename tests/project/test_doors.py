@@ -67,6 +67,7 @@ DOORS: dict[str, set[str]] = {
     "levels": {"garlicfarm._version"},
     "names": set(),
     "refusals": set(),
+    "round_trips": set(),
     "wire": PURE_GROUND,
     "http": PURE_GROUND | {"h11"},
     "raft": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
@@ -79,7 +80,7 @@ DOORS: dict[str, set[str]] = {
     | {
         *("garlicfarm.wire", "garlicfarm.wire.messages"),
         *("garlicfarm.i2p.destination", "garlicfarm.i2p.encoding", "garlicfarm.i2p.lease_set"),
-        "garlicfarm.leases",
+        *("garlicfarm.leases", "garlicfarm.round_trips"),
     },
 }
 GROUND = {
@@ -96,7 +97,7 @@ GROUND = {
         "metrics",
         "names",
     ),
-    *("lazy_names", "printable", "refusals", "regular_files"),
+    *("lazy_names", "printable", "refusals", "regular_files", "round_trips"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
