@@ -23,6 +23,7 @@ from garlicfarm.leases import LeaseGranter
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Status
+from garlicfarm.round_trips import RoundTrips
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import Configuration, Grant
 
@@ -42,6 +43,7 @@ __all__ = [
     "MemberReport",
     "Origin",
     "PeerContacts",
+    "RoundTrips",
     "StateMachine",
     "Status",
     "UserRole",
@@ -213,11 +215,16 @@ class LeaseUser(Protocol):
         """This member leads, and has applied the first entry of its term: call
         `LeaseGranter.on_applied`."""
 
-    def find_lost(
-        self, granter: LeaseGranter, node_id: int, now_ms: int
+    def findings(
+        self, granter: LeaseGranter, trips: RoundTrips, node_id: int, now_ms: int
     ) -> Sequence[tuple[bytes, Callable[[], None]]]:
-        """The entries that this leader has to append in its term, by `LeaseGranter.lost` and ``settled``,
-        each with what to call once it is appended. They are not judged by `Application.check`."""
+        """The entries that this leader has to append in its term, by `LeaseGranter.lost` and ``settled``, and
+        by `RoundTrips.wanted_ms`, each with what to call once it is appended. They are not judged by
+        `Application.check`."""
+        ...
+
+    def election_timeout_ms(self) -> int:
+        """The upper election time-out that the state tells members to use, 0: as configured."""
         ...
 
     def on_own_lease(self, index: int, end_ms: int) -> None:

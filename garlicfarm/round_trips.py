@@ -32,8 +32,8 @@ STEPS = (1000, 707, 500, 354, 250, 177, 125)
 
 
 class Timeouts(NamedTuple):
-    """What a member waits for, in ms: a leader that it does not hear, from the lower to the upper election
-    time-out; and the answer to a request."""
+    """How long a member waits, in ms: for a leader that it does not hear, from the lower to the upper
+    election time-out; and for the answer to a request."""
 
     election_min_ms: int
     election_max_ms: int
@@ -52,9 +52,9 @@ class RoundTrips:
     while the machine is suspended, as of `garlicfarm.leases`."""
 
     def __init__(self, least_ms: int, longest_ms: int, now_ms: int) -> None:
-        """The bounds of the upper election time-out; where they are the same, nothing is measured."""
+        """The bounds of the upper election time-out; where ``least_ms`` is not less, nothing is measured."""
         self.longest_ms = longest_ms
-        self._least_ms = least_ms
+        self._least_ms = min(least_ms, longest_ms)
         self._told_ms = 0  # in this term
         self._since_ms = now_ms  # since when this leader measures, or has told what is in force
         self._open: dict[int, tuple[int, int]] = {}  # member → the first request without an answer, when sent

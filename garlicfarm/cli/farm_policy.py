@@ -168,7 +168,7 @@ def _administer(
 def _advice(policy: Mapping[str, Any]) -> str:
     """What to do about a lease that is too short, in a sentence; "" if it is long enough."""
     if "lease_ms" in policy:
-        lasts_ms, least_ms = policy["lease_ms"], policy["least_lease_ms"]
+        lasts_ms, least_ms = policy.get("lease_ordered_ms", policy["lease_ms"]), policy["least_lease_ms"]
         cause, enough = f"a lease of {format_ms(lasts_ms)}", f"lease={format_ms(least_ms)}"
         is_enough = lasts_ms >= least_ms
     else:

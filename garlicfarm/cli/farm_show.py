@@ -48,8 +48,12 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     in_force = {"interval": f"{body['interval_ms'] / 1000:g} s", "staleness": f"R {body['R']}"}
     if "lease_ms" in body:
         in_force["lease"] = f"{body['lease_ms'] / 1000:g} s"
+    if body.get("lease_ms") != body.get("lease_ordered_ms", body.get("lease_ms")):
+        in_force["lease"] += f", at most {body['lease_ordered_ms'] / 1000:g} s"
     if "lease_before_ms" in body:
         in_force["lease"] += f", one of {body['lease_before_ms'] / 1000:g} s may still run"
+    if "election_timeout_ms" in body:
+        in_force["elections"] = f"after up to {body['election_timeout_ms'] / 1000:g} s without a leader"
     in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
     orders = body["orders"]
     for what in (*in_force, *(what for what in orders if what not in in_force)):

@@ -10,7 +10,14 @@ import msgspec
 
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
-from garlicfarm.config.model import DISK_TIMEOUT_S, PRESET_RETIRE_TIMEOUTS_S, PRESETS, Config, Document
+from garlicfarm.config.model import (
+    DISK_TIMEOUT_S,
+    PRESET_LEAST_ELECTION_TIMEOUTS_S,
+    PRESET_RETIRE_TIMEOUTS_S,
+    PRESETS,
+    Config,
+    Document,
+)
 from garlicfarm.config.toml import parse_toml
 from garlicfarm.config.validators import problems_between_tables
 from garlicfarm.durable_files import replace_file
@@ -107,6 +114,9 @@ def parse(text: str, what: str) -> dict[str, Any]:
         raise ConfigError([f"{what}: not TOML: {error}"]) from error
 
 
+_TIMES = ("election_timeout_min_s", "election_timeout_max_s", "heartbeat_s")
+
+
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
     """Fill in the defaults that depend on other values. Wrong types are left to the converter."""
     node = raw.get("node")
@@ -133,11 +143,18 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
                 if key not in raft:
                     raft[key] = value
                     sources[f"farm[{index}].raft.{key}"] = f"preset {preset}"
-            longest = raft["election_timeout_max_s"]
-            number = isinstance(longest, int | float)
-            if "disk_timeout_s" not in raft and number and DISK_TIMEOUT_S < longest <= 3600:
+            shortest, longest, heartbeat = times = [raft[key] for key in _TIMES]
+            if not all(isinstance(each, int | float) and 0 < each <= 3600 for each in times):
+                continue
+            if "disk_timeout_s" not in raft and longest > DISK_TIMEOUT_S:
                 raft["disk_timeout_s"] = longest
                 sources[f"farm[{index}].raft.disk_timeout_s"] = "default"
+            if "least_election_timeout_s" not in raft:
+                least = PRESET_LEAST_ELECTION_TIMEOUTS_S.get(str(preset), longest)
+                is_shorter = least < longest and 2 * heartbeat <= shortest * least / longest
+                raft["least_election_timeout_s"] = least if is_shorter else longest
+                source = f"preset {preset}" if is_shorter else "default"
+                sources[f"farm[{index}].raft.least_election_timeout_s"] = source
 
 
 def rewrite(path: Path, text: str) -> Config:

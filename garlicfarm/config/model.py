@@ -15,6 +15,7 @@ import msgspec
 from garlicfarm.config import validators
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
+from garlicfarm.round_trips import Timeouts
 
 HEADERS_BYTES = 58
 """The size on the wire of a request and one entry, without the entry's value."""
@@ -115,12 +116,14 @@ class ListenerSection(msgspec.Struct, frozen=True, kw_only=True):
 
 class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
     """``[farm.raft]``; the first four defaults come from the preset. In a file, the default of
-    ``disk_timeout_s`` is at least ``election_timeout_max_s``."""
+    ``disk_timeout_s`` is at least ``election_timeout_max_s``, and that of ``least_election_timeout_s`` at
+    most. A ``least_election_timeout_s`` that is more counts as that."""
 
     election_timeout_min_s: Seconds
     election_timeout_max_s: Seconds
     heartbeat_s: Seconds
     rpc_timeout_s: Seconds
+    least_election_timeout_s: Seconds = 3600.0
     priority: Priority = 1
     max_message_bytes: MessageBytes = 67108864
     max_client_message_bytes: MessageBytes = 1048576
@@ -140,6 +143,15 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
             for low, high in limits
             if getattr(self, low) >= getattr(self, high)
         ]
+        shortened_s = (
+            self.election_timeout_min_s * self.least_election_timeout_s / self.election_timeout_max_s
+        )
+        if self.heartbeat_s < self.election_timeout_min_s and shortened_s <= self.heartbeat_s:
+            problems.append(
+                f"least_election_timeout_s: {self.least_election_timeout_s} is not allowed; the lower "
+                f"election timeout could become {shortened_s:g} s, and it must be more than heartbeat_s "
+                f"({self.heartbeat_s})"
+            )
         if self.max_entry_bytes + HEADERS_BYTES > self.max_message_bytes:
             problems.append(
                 f"max_entry_bytes: {self.max_entry_bytes} is not allowed; with {HEADERS_BYTES} bytes of "
@@ -147,6 +159,20 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
             )
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """What is configured, in ms."""
+        return Timeouts(
+            round(1000 * self.election_timeout_min_s),
+            round(1000 * self.election_timeout_max_s),
+            round(1000 * self.rpc_timeout_s),
+        )
+
+    @property
+    def least_election_timeout_ms(self) -> int:
+        """In ms."""
+        return round(1000 * self.least_election_timeout_s)
 
 
 class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +301,10 @@ PRESETS: dict[str, dict[str, float]] = {
         "rpc_timeout_s": 12.0,
     },
 }
+
+PRESET_LEAST_ELECTION_TIMEOUTS_S = {"i2p": 20.0}
+"""The defaults of ``least_election_timeout_s``, where that leaves time for two heartbeats. In other presets
+the election time-outs do not follow round trips."""
 
 PRESET_INTERVALS_MS = {"clearnet": 5_000, "i2p": 30_000}
 """How often the members of a new farm post their statuses. R is the least that `least_R` of

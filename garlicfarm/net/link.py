@@ -123,6 +123,8 @@ class Link:
         self.connected = False
         self.has_handshake = True  # the connection, or the last one
         self.extensions: frozenset[str] = frozenset()  # in force on it
+        self.answer_timeout_s = config.timeout_s
+        """How long to wait for an answer, while no connection has failed since the last one."""
         self.heard = float("-inf")  # when the last answer came
         self.rtt_s: float | None = None
         self.least_rtt_s = math.inf  # of all answers so far
@@ -294,11 +296,13 @@ class Link:
     async def _watch(self) -> NoReturn:
         """End the connection when the server has been silent for too long, or was given up."""
         while True:
-            now = trio.current_time()
+            now, timeout_s = trio.current_time(), self.answer_timeout_s
+            if self._failures:  # it may be too short for this path: every connection would end by it
+                timeout_s = self._config.timeout_s
             since = now if self.silent_since is None else self.silent_since
-            if now >= since + self._config.timeout_s:
-                raise UnreachableError(f"no answer within {self._config.timeout_s:g} s")
-            with trio.move_on_at(since + self._config.timeout_s):
+            if now >= since + timeout_s:
+                raise UnreachableError(f"no answer within {timeout_s:g} s")
+            with trio.move_on_at(since + timeout_s):
                 await self._given_up.wait()
                 raise UnreachableError(self._why)
 

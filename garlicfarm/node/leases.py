@@ -1,5 +1,6 @@
 """The leases that the leader grants to the member that its application names (D24): both sides, as
-`garlicfarm.leases` decides, over the connections for Raft requests.
+`garlicfarm.leases` decides, over the connections for Raft requests. And the time-outs of elections and
+requests, which follow the leader's round trips (D27), as `garlicfarm.round_trips` decides.
 
 A grant travels with what is sent to that member anyway, at most one in a heartbeat; the first two at once.
 The clock is read where a request is handed to its connection, and again after an answer has come. All but
@@ -15,10 +16,12 @@ import trio
 
 from garlicfarm.application import LeaseUser
 from garlicfarm.leases import LeaseGranter
+from garlicfarm.logs import EventLogger
 from garlicfarm.node.boot_clock import boot_ms
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.peers import Peers
 from garlicfarm.raft import Role
+from garlicfarm.round_trips import RoundTrips
 from garlicfarm.wire import decode_grant, encode_grant
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
@@ -30,13 +33,21 @@ class Leases:
     """``append(entry)``: in a turn of the core, append an entry of the leader's own; whether it did."""
 
     def __init__(
-        self, core: CoreInbox, peers: Peers, user: LeaseUser | None, append: Callable[[bytes], bool]
+        self,
+        core: CoreInbox,
+        peers: Peers,
+        user: LeaseUser | None,
+        append: Callable[[bytes], bool],
+        log: EventLogger,
     ) -> None:
         self._core = core
         self._peers = peers
         self._user = user
         self._append = append
+        self._log = log
+        self._told_ms = 0  # the upper election time-out that the application tells
         self._granter: LeaseGranter | None = None
+        self._trips = RoundTrips(0, 0, 0)  # of the same term
         self._next_s = 0.0  # of the next grant, on Trio's clock
 
     async def run(self) -> None:
@@ -71,7 +82,10 @@ class Leases:
         if self._user is None or raw.role is not Role.LEADER:
             self._granter = None
         elif self._granter is None or self._granter.term != raw.term:
-            self._granter, self._next_s = LeaseGranter(self._core.node_id, raw.term, boot_ms()), 0.0
+            raft, now_ms = self._core.raft, boot_ms()
+            self._granter, self._next_s = LeaseGranter(self._core.node_id, raw.term, now_ms), 0.0
+            longest_ms = raft.timeouts.election_max_ms
+            self._trips = RoundTrips(raft.least_election_timeout_ms, longest_ms, now_ms)
         return self._granter
 
     def _look(self) -> None:
@@ -81,7 +95,7 @@ class Leases:
             return
         now_ms = boot_ms()
         user.tell_leases(granter, now_ms)
-        for entry, done in user.find_lost(granter, core.node_id, now_ms):
+        for entry, done in user.findings(granter, self._trips, core.node_id, now_ms):
             if self._append(entry):
                 done()
         own = granter.own(self._members, boot_ms())
@@ -99,7 +113,9 @@ class Leases:
     def on_sending(self, peer: int, seq: int) -> None:
         """A request of the core is about to be sent."""
         if self._granter is not None and not self._granter.is_waiting_for(peer):
-            self._granter.on_sent(peer, seq, boot_ms())
+            now_ms = boot_ms()
+            self._granter.on_sent(peer, seq, now_ms)
+            self._trips.on_sent(peer, seq, now_ms)
 
     def on_sent(self) -> None:
         """Requests of the core are about to be flushed."""
@@ -126,6 +142,8 @@ class Leases:
         if granter is None:
             return
         if seq > 0:
+            if granter.is_waiting_for(response.source):
+                self._trips.on_answered(response.source, seq, boot_ms())
             granter.on_answered(response.source, seq, response.term)
         elif response.accepted and response.term == granter.term:
             granter.on_grant_answered(response.source, -seq, boot_ms())
@@ -144,6 +162,16 @@ class Leases:
             self._granter.on_grant_unanswered(peer, -seq)
 
     # ------------------------------------------------------------------ the member's side
+
+    def follow(self) -> None:
+        """The application may have taken more: use the time-outs that it tells."""
+        if self._user is None or (told_ms := self._user.election_timeout_ms()) == self._told_ms:
+            return
+        self._told_ms, raft = told_ms, self._core.raft
+        timeouts = raft.timeouts.shortened(told_ms, raft.least_election_timeout_ms)
+        self._core.raw.set_election_timeout(timeouts.election_min_ms, timeouts.election_max_ms)
+        self._peers.set_answer_timeout(timeouts.rpc_ms / 1000)
+        self._log.info("timeouts", **timeouts._asdict())
 
     def take(self, request: Request) -> Response:
         """Answer a LeaseRequest. Raises `RemoteProtocolError`: its sender broke the protocol."""

@@ -118,6 +118,7 @@ class Peers:
         self._backoff = backoff
         self._events = events
         self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count too
+        self._answer_timeout_s = timings.rpc_timeout_s
         self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
         self._leaving: dict[int, _Peer] = {}  # removed, and sent what the core still has for them
@@ -170,6 +171,7 @@ class Peers:
             on_received=self._events.on_received,
             encode=self._encoder.encode,
         )
+        link.answer_timeout_s = self._answer_timeout_s
         waiting = msgspec.structs.replace(
             config, timeout_s=self._timings.call_timeout_s, connect_timeout_s=config.timeout_s, lazy=True
         )
@@ -218,6 +220,12 @@ class Peers:
             self._events.on_process_gone(member)
 
     # ------------------------------------------------------------------ for the replica
+
+    def set_answer_timeout(self, timeout_s: float) -> None:
+        """How long to wait for the answer to a Raft request, while answers come (`Link.answer_timeout_s`)."""
+        self._answer_timeout_s = timeout_s
+        for peer in self._peers.values():
+            peer.link.answer_timeout_s = timeout_s
 
     def send(self, member: int, seq: int, request: Request) -> None:
         """Send a Raft request with the next `flush`; `PeerEvents` gets the response, or the failure."""

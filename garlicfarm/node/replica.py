@@ -103,7 +103,7 @@ class Replica:
         self.membership = Membership(
             core, self.peers, self.proposals, self.programs, host.dial, host.note_leave_order, log
         )
-        self.leases = Leases(core, self.peers, application.lease_user(), self.proposals.append)
+        self.leases = Leases(core, self.peers, application.lease_user(), self.proposals.append, log)
         self.requests = IncomingRequests(
             core,
             self.membership,
@@ -213,6 +213,7 @@ class Replica:
         for read in ready.reads:
             self.reads.on_index(read.token, read.index)
         self.applier.add(ready.committed)
+        self.leases.follow()
         if raw.leader != self.core.leader_id or raw.role is not self.core.role:
             self._on_leader()
         if raw.servers is not self._servers:

@@ -28,8 +28,10 @@ user's name, 1 … 64 characters. The actions and their ``args``:
   which is named since that index, or has lost the role by the entry there (D24). Since level 2.
 * ``settled``: ``{"index": 1 …, "term": 1 …}``, no lease runs any more that is as long as before the change at
   that index (D24). Since level 2.
+* ``timeouts``: ``{"election_ms": 10 … 3600000, "lease_ms": 1000 … 600000, "term": 1 …}``, from here on
+  members use this upper election time-out, and a lease lasts so long at most (D27). Since level 2.
 
-The last two are *findings*: the leader's node appends them itself, under ``by`` `LEADER` and without a
+The last three are *findings*: the leader's node appends them itself, under ``by`` `LEADER` and without a
 ``sequence``, and they are refused where they are posted. One whose ``term`` is not that of its log entry is
 skipped.
 
@@ -99,6 +101,7 @@ _Weights = msgspec.defstruct("_Weights", [(part, Percent) for part in WEIGHTS])
 
 MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 600_000
 LeaseMs = Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)]
+ElectionMs = Annotated[int, msgspec.Meta(ge=10, le=3_600_000)]
 _Place = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
@@ -121,6 +124,14 @@ class Settled(msgspec.Struct):
     term: _Place
 
 
+class Timeouts(msgspec.Struct):
+    """``args`` of ``timeouts``."""
+
+    election_ms: ElectionMs
+    lease_ms: LeaseMs
+    term: _Place
+
+
 class _Publisher(msgspec.Struct):
     margin: Margin | None = None
     lifetime_ms: LifetimeMs | None = None
@@ -140,13 +151,14 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "lease": _Lease,
     "lost": Lost,
     "settled": Settled,
+    "timeouts": Timeouts,
 }
 """Each action with the type of its ``args``."""
 
-FINDINGS = ("lost", "settled")
+FINDINGS = ("lost", "settled", "timeouts")
 """What only a leader finds."""
 
-SINCE = {"level": 1, "lease": LEASES, "lost": LEASES, "settled": LEASES}
+SINCE = {"level": 1, "lease": LEASES} | dict.fromkeys(FINDINGS, LEASES)
 """The level from which on an action is known, if that is not the lowest."""
 
 

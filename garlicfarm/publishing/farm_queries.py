@@ -105,6 +105,12 @@ class FarmQueries:
         return leases.lasts_ms if leases else lease_ms(self.interval_ms, self.R)
 
     @property
+    def election_timeout_ms(self) -> int:
+        """The upper election time-out that members use (D27), 0: as each has it configured."""
+        leases = self._state.leases
+        return leases.election_ms if leases else 0
+
+    @property
     def lease_waits_ms(self) -> int:
         """How long any lease may last that was given before now, in ms (point 8)."""
         leases = self._state.leases
@@ -112,12 +118,14 @@ class FarmQueries:
 
     def lease_figures(self) -> dict[str, int]:
         """What administrators see of it since level 2: ``lease_ms``, how long a lease lasts that is given
-        now, and while a longer one may still run that was given before, ``lease_before_ms``."""
+        now; ``lease_ordered_ms``, what an order allows; while a longer one may still run that was given
+        before, ``lease_before_ms``; and since a leader told one, ``election_timeout_ms``."""
         leases = self._state.leases
         if not leases:
             return {}
         longer = {"lease_before_ms": leases.before_ms} if leases.before_ms > leases.lasts_ms else {}
-        return {"lease_ms": leases.lasts_ms, **longer}
+        told = {"election_timeout_ms": leases.election_ms} if leases.election_ms else {}
+        return {"lease_ms": leases.lasts_ms, "lease_ordered_ms": leases.ordered_ms, **longer, **told}
 
     @property
     def unsettled_index(self) -> int:

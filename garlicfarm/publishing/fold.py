@@ -53,8 +53,9 @@ order. When a Configuration removes a member, its records are deleted at once, o
    author if that is not named; one with a lower number, or none, is skipped ("former process"). Numbers count
    since the raise to this level, or since the author became a member. A lease lasts as the order ``lease``
    says; before the first one, as by point 6 with the farm's interval and R at the raise, but at most 600 s.
-   The longest that it has lasted is kept, if anyone holds when it changes, until a finding ``settled`` names
-   the index of the last change. At the raise, if anyone holds, that is the longest by point 6 with the farm's
+   A finding ``timeouts`` bounds that from above, and sets the election time-out that members use (D27). The
+   longest that it has lasted is kept, if anyone holds when it changes, until a finding ``settled`` names the
+   index of the last change. At the raise, if anyone holds, that is the longest by point 6 with the farm's
    interval and R, and with those of each newest status.
 """
 
@@ -69,7 +70,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.levels import LEASES, LOWEST, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
-from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled
+from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.entries import (
@@ -308,7 +309,7 @@ class PublisherFold(FarmQueries):
             return
         policy.apply(index, entry)
         if entry.admin.action == "lease":
-            self._change_lease(index, msgspec.convert(entry.admin.args["ms"], int))
+            self._change_lease(index, ordered_ms=msgspec.convert(entry.admin.args["ms"], int))
         policy.pin(self._pinned)
         for member, scored in self._statuses.items():
             score = scoring.score(scored.parts, policy.weights)
@@ -388,20 +389,31 @@ class PublisherFold(FarmQueries):
         elif self.level >= LEASES:
             held = [lease_ms(one.interval_ms, one.R) for one in state.records.values() if one.index]
             lasts_ms = lease_ms(self.interval_ms, self.R)
-            state.leases = LeaseState(lasts_ms=min(lasts_ms, MAX_LEASE_MS))
+            ordered_ms = min(lasts_ms, MAX_LEASE_MS)
+            state.leases = LeaseState(lasts_ms=ordered_ms, ordered_ms=ordered_ms)
             if state.holders:
                 state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
 
-    def _change_lease(self, index: int, lasts_ms: int) -> None:
-        """Where nobody holds the role, no lease of the former length can run."""
+    def _change_lease(self, index: int, *, ordered_ms: int = 0, bound_ms: int = 0) -> None:
+        """Where nobody holds the role, no lease of the former length can run. 0: as before."""
         leases = self._state.leases
-        if leases and leases.lasts_ms != lasts_ms:
+        if not leases:
+            return
+        leases.ordered_ms = ordered_ms or leases.ordered_ms
+        leases.bound_ms = bound_ms or leases.bound_ms
+        lasts_ms = min(leases.ordered_ms, leases.bound_ms)
+        if leases.lasts_ms != lasts_ms:
             before_ms = max(leases.before_ms, leases.lasts_ms) if self._state.holders else 0
             leases.lasts_ms, leases.before_ms, leases.changed = lasts_ms, before_ms, index
 
     def _fold_finding(self, index: int, admin: Admin) -> None:
         state, leases = self._state, self._state.leases
         assert leases
+        if admin.action == "timeouts":
+            timeouts = msgspec.convert(admin.args, Timeouts)
+            leases.election_ms = timeouts.election_ms
+            self._change_lease(index, bound_ms=timeouts.lease_ms)
+            return
         if admin.action == "settled":
             settled = msgspec.convert(admin.args, Settled)
             if settled.index != leases.changed or not leases.before_ms:

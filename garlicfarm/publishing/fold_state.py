@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from garlicfarm.levels import FIRST_ALGORITHM, LEASES, level_of
-from garlicfarm.publishing.administration import LeaseMs
+from garlicfarm.publishing.administration import MAX_LEASE_MS, LeaseMs
 from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
@@ -50,6 +50,12 @@ class LeaseState(msgspec.Struct, kw_only=True):
     """What leases on heartbeats need (D24)."""
 
     lasts_ms: LeaseMs
+    ordered_ms: LeaseMs
+    """``lasts_ms`` without the bound"""
+    bound_ms: LeaseMs = MAX_LEASE_MS
+    """of ``lasts_ms``, by the last finding ``timeouts``"""
+    election_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 0
+    """the upper election time-out by that, 0: as each member has it configured"""
     before_ms: U63 = 0
     """how long a lease lasted before the last change, while one may still run; else 0"""
     changed: U63 = 0
@@ -123,6 +129,7 @@ def is_consistent(state: FarmState) -> bool:
         and policy.overrides.keys() <= members
         and {f"override {member}" for member in policy.overrides} <= policy.orders.keys()
         and isinstance(state.leases, LeaseState) == (level_of(state.algorithm) >= LEASES)
+        and (not state.leases or state.leases.lasts_ms == min(state.leases.ordered_ms, state.leases.bound_ms))
         and (not state.leases or state.leases.boots.keys() | state.leases.lost.keys() <= members)
     )
 

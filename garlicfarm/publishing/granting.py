@@ -6,12 +6,16 @@ from collections.abc import Callable
 from functools import partial
 
 from garlicfarm.leases import LeaseGranter
-from garlicfarm.publishing.administration import LEADER
+from garlicfarm.publishing.administration import LEADER, MAX_LEASE_MS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.farm_queries import FarmQueries
+from garlicfarm.round_trips import RoundTrips
 
 DRIFT = 100
 """Clocks run at most a hundredth too fast or too slow."""
+
+LEAST_BOUND_MS = 60_000
+"""Quick round trips shorten no lease below that. An order may."""
 
 Finding = tuple[bytes, Callable[[], None]]
 """An entry, and what to call once it is appended."""
@@ -29,9 +33,16 @@ def tell(granter: LeaseGranter, farm: FarmQueries, now_ms: int) -> None:
     )
 
 
-def findings(granter: LeaseGranter, farm: FarmQueries, node_id: int, now_ms: int) -> list[Finding]:
+def findings(
+    granter: LeaseGranter,
+    trips: RoundTrips,
+    farm: FarmQueries,
+    node_id: int,
+    now_ms: int,
+    lease_ms: Callable[[int], int],
+) -> list[Finding]:
     """What the leader ``node_id`` has to append in its term now, dated by farm time: its own wall clock may
-    show anything."""
+    show anything. ``lease_ms``: how long a lease has to last with this upper election time-out."""
 
     def entry(action: str, args: dict[str, object]) -> bytes:
         args = {**args, "term": granter.term}
@@ -46,4 +57,9 @@ def findings(granter: LeaseGranter, farm: FarmQueries, node_id: int, now_ms: int
     ]
     if index := granter.settled(now_ms):
         found.append((entry("settled", {"index": index}), granter.on_settled))
+    if farm.has_leases and (election_ms := trips.wanted_ms(farm.election_timeout_ms, now_ms)):
+        is_longest = election_ms == trips.longest_ms
+        bound_ms = MAX_LEASE_MS if is_longest else max(lease_ms(election_ms), LEAST_BOUND_MS)
+        told = entry("timeouts", {"election_ms": election_ms, "lease_ms": min(bound_ms, MAX_LEASE_MS)})
+        found.append((told, partial(trips.on_told, election_ms, now_ms)))
     return found

@@ -53,6 +53,12 @@ class RawNode:
         slow clock delays a member only where another one holds a term that no election made."""
         self._state.term_ceiling = min(TERM_CEILING + TERMS_PER_MS * max(unix_ms, 0), MAX_TERM // 2)
 
+    def set_election_timeout(self, min_ms: int, max_ms: int) -> None:
+        """From the next one on, election timeouts are drawn from this range, and a leader counts as alive for
+        its lower end; but the ones configured are in force again once two have passed without a leader. Safe
+        with any values, on any members."""
+        self._state.election_timeout_ms = min_ms, max_ms
+
     # ------------------------------------------------------------------ messages
 
     def step(self, request: Request, token: int) -> None:

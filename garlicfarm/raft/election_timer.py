@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from garlicfarm.raft.state import RaftState
 
+PATIENT_AFTER = 2
+"""So many timeouts without a leader, and the configured ones are in force, also where shorter ones are set:
+these may be what keeps the members from electing one."""
+
 SPREAD_DIVISOR = 10
 """Of the lower election timeout: how long members that learn together that their leader is gone may wait."""
 
@@ -18,7 +22,7 @@ class ElectionTimer:
         self._deadline_ms: int | None = None  # None: the next tick draws it
         self._lease_end_ms: int | None = None  # until when the leader counts as alive
         self._is_leader_gone = False  # the next tick cuts the timeout short
-        self._is_retry = False  # a timeout passed since the last leader was heard
+        self._passed = 0  # timeouts since the last leader was heard
 
     @property
     def deadline_ms(self) -> int | None:
@@ -53,16 +57,18 @@ class ElectionTimer:
         if now_ms < self._deadline_ms:
             return False
         self._state.leader_id = 0
-        self._is_retry = True
+        self._passed += 1
         self.draw()
         return True
 
     def draw(self, extra_ms: int = 0) -> None:
         """Begin a new timeout, ``extra_ms`` longer than drawn."""
         state, config = self._state, self._state.config
-        low, high = config.election_timeout_min_ms, config.election_timeout_max_ms
+        low, high = state.election_timeout_ms
+        if self._passed >= PATIENT_AFTER:
+            low, high = config.election_timeout_min_ms, config.election_timeout_max_ms
         # Priority is for the first attempt: two members with narrow ranges could keep colliding.
-        span = (high - low) // (1 if self._is_retry else config.priority)
+        span = (high - low) // (1 if self._passed else config.priority)
         self._deadline_ms = state.now_ms + state.randint(low, low + span) + extra_ms
         self._lease_end_ms = state.now_ms + low if state.leader_id else None
 
@@ -86,4 +92,4 @@ class ElectionTimer:
 
     def on_leader(self) -> None:
         """A leader is known: the next timeout is the first attempt again."""
-        self._is_retry = False
+        self._passed = 0

@@ -41,6 +41,7 @@ class RaftState:
     def __init__(self, config: RaftConfig, storage: Storage, randint: Callable[[int, int], int]) -> None:
         self.config = config
         self.id = config.id
+        self.election_timeout_ms = config.election_timeout_min_ms, config.election_timeout_max_ms
         self.randint = randint
         self.log = RaftLog(storage)
         hard_state, configuration = storage.initial_state()

@@ -27,7 +27,8 @@ DEFAULTS: dict[str, Any] = {
         "remote_sensing": 5,
     },
 }
-SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2}
+FINDINGS = ("lost", "settled", "timeouts")
+SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2, "timeouts": 2}
 MILLION = 1_000_000
 YEAR_2020_MS = 1_577_836_800_000
 TEN_YEARS_MS = 315_576_000_000
@@ -303,8 +304,12 @@ class NaiveFold:
         newest = [vars(one) for one in map(self.newest, self.said) if one]
         longest = max(map(lasts_ms, [policy, *newest])) if self.holders else 0
         self.since_level_2 = index
+        ordered_ms = min(lasts_ms(policy), 600_000)
         self.lease = {
-            "lasts_ms": min(lasts_ms(policy), 600_000),
+            "lasts_ms": ordered_ms,
+            "ordered_ms": ordered_ms,
+            "bound_ms": 600_000,
+            "election_ms": 0,
             "before_ms": longest,
             "changed": index if self.holders else 0,
         }
@@ -326,7 +331,7 @@ class NaiveFold:
         if admin is not None:
             if self.level < SINCE.get(admin["action"], 0):
                 return "unknown action"
-            if admin["action"] in ("lost", "settled") and args["term"] != term:
+            if admin["action"] in FINDINGS and args["term"] != term:
                 return "another term"
             if admin["action"] in ("override", "remove") and args["member"] not in self.members:
                 return "not a member"
@@ -352,9 +357,14 @@ class NaiveFold:
             return self._find_lost(index, args["member"], args["index"])
         if admin is not None and admin["action"] == "settled":
             return self._settle(args["index"])
+        if admin is not None and admin["action"] == "timeouts":
+            self.lease["election_ms"], self.lease["bound_ms"] = args["election_ms"], args["lease_ms"]
+            self._change_lease(index)
+            return None
         if admin is not None:
             if admin["action"] == "lease":
-                self._change_lease(index, args["ms"])
+                self.lease["ordered_ms"] = args["ms"]
+                self._change_lease(index)
             self.orders.append((index, entry))
             for member in self.said:
                 self._reprice(member)
@@ -380,14 +390,12 @@ class NaiveFold:
         self.lease["before_ms"] = 0
         return None
 
-    def _change_lease(self, index: int, lasts_ms: int) -> None:
+    def _change_lease(self, index: int) -> None:
+        lasts_ms = min(self.lease["ordered_ms"], self.lease["bound_ms"])
         if lasts_ms != self.lease["lasts_ms"]:
             longest = max(self.lease["before_ms"], self.lease["lasts_ms"])
-            self.lease = {
-                "lasts_ms": lasts_ms,
-                "before_ms": longest if self.holders else 0,
-                "changed": index,
-            }
+            self.lease["lasts_ms"], self.lease["changed"] = lasts_ms, index
+            self.lease["before_ms"] = longest if self.holders else 0
 
     def _years_ahead(self, entry: dict[str, Any]) -> bool:
         believed = entry["id"] == 0 or sum(self.recent(one) for one in self.members) >= 3

@@ -125,6 +125,7 @@ ARGS: dict[str, dict[str, Any]] = {
     "lease": {"ms": 5_000},
     "lost": {"member": 2, "index": 1, "term": 1},
     "settled": {"index": 1, "term": 1},
+    "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
 }
 POSTED = [action for action in ACTIONS if action not in FINDINGS]
 

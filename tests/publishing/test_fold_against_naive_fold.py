@@ -200,6 +200,12 @@ class Script:
         if chance.random() < 0.2:
             changed = chance.choice([lease["changed"] if lease else 1] * 4 + [self.index - 1])
             return self.order("settled", "leader", {"index": max(changed, 1), "term": term})
+        if chance.random() < 0.2:
+            timeouts = {
+                "election_ms": chance.choice([10, 20_000, 40_000, 3_600_000]),
+                "lease_ms": chance.choice([1000, 4000, 60_000, 600_000]),
+            }
+            return self.order("timeouts", "leader", timeouts | {"term": term})
         strangers = range(1, self.most + 1)
         member = chance.choice([*self.naive.holders] * 3 + [chance.choice(strangers)])
         since = self.naive.since if member == self.naive.publisher else self.naive.holders.get(member, 0)

@@ -56,6 +56,9 @@ class LeaseLog(Log):
         leader = self.farm.members[-1]
         return self.append(encode_admin("farm", T0, leader, None, action, LEADER, args))
 
+    def timeouts(self, election_ms: int, lease_ms: int, term: int = TERM) -> int:
+        return self.find("timeouts", {"election_ms": election_ms, "lease_ms": lease_ms, "term": term})
+
     def lease(self, ms: int) -> int:
         return self.order("lease", {"ms": ms})
 
@@ -100,7 +103,9 @@ def lengths(farm: FarmQueries) -> tuple[int, int, int]:
 
 def told(log: LeaseLog) -> dict[str, object]:
     """What administrators read of it."""
-    return {key: value for key, value in log.farm.ranking().items() if key.startswith("lease_")}
+    return {
+        key: value for key, value in log.farm.ranking().items() if key.startswith(("lease_", "election_"))
+    }
 
 
 # Members that are lost
@@ -304,14 +309,14 @@ def test_shorter_lease_is_in_force_at_once_and_the_longer_one_is_waited_for() ->
     assert lengths(log.farm) == (5_000, 45_000, changed)
     again = log.lease(2_000)
     assert lengths(log.farm) == (2_000, 45_000, again)
-    assert told(log) == {"lease_ms": 2_000, "lease_before_ms": 45_000}
+    assert told(log) == {"lease_ms": 2_000, "lease_ordered_ms": 2_000, "lease_before_ms": 45_000}
     for other, term in ((changed, TERM), (again, TERM - 1), (again + 9, TERM)):
         log.settled(other, term)
     assert lengths(log.farm) == (2_000, 45_000, again)
     assert log.farm.skipped == {"another change": 2, "another term": 1}
     log.settled(again)
     assert lengths(log.farm) == (2_000, 2_000, 0)
-    assert told(log) == {"lease_ms": 2_000}
+    assert told(log) == {"lease_ms": 2_000, "lease_ordered_ms": 2_000}
     log.settled(again)
     assert log.farm.skipped["another change"] == 3
 
@@ -320,7 +325,7 @@ def test_longer_lease_is_waited_for_before_and_after_it_is_settled() -> None:
     log = named_1()
     changed = log.lease(60_000)
     assert lengths(log.farm) == (60_000, 60_000, changed)
-    assert told(log) == {"lease_ms": 60_000}
+    assert told(log) == {"lease_ms": 60_000, "lease_ordered_ms": 60_000}
     log.settled(changed)
     assert lengths(log.farm) == (60_000, 60_000, 0)
 
@@ -345,6 +350,82 @@ def test_former_lease_is_not_waited_for_while_nobody_holds() -> None:
     assert log.farm.holders == ()
     log.lease(2_000)
     assert lengths(log.farm) == (2_000, 2_000, 0)
+
+
+# Time-outs that follow round trips (D27)
+
+
+def test_timeouts_that_a_leader_tells_bound_the_lease_that_was_ordered() -> None:
+    log = named_1()
+    longer = log.lease(120_000)
+    log.settled(longer)
+    assert (log.farm.election_timeout_ms, told(log)) == (
+        0,
+        {"lease_ms": 120_000, "lease_ordered_ms": 120_000},
+    )
+    shorter = log.timeouts(20_000, 60_000)
+    assert log.farm.election_timeout_ms == 20_000
+    assert lengths(log.farm) == (60_000, 120_000, shorter)
+    log.settled(shorter)
+    assert lengths(log.farm) == (60_000, 60_000, 0)
+    assert told(log) == {"lease_ms": 60_000, "lease_ordered_ms": 120_000, "election_timeout_ms": 20_000}
+    longest = log.timeouts(40_000, 600_000)
+    assert log.farm.election_timeout_ms == 40_000
+    assert lengths(log.farm) == (120_000, 120_000, longest)
+    assert log.farm.skipped == {}
+
+
+def test_order_stays_the_bound_of_what_a_leader_tells() -> None:
+    log = named_1()  # 45 s
+    log.timeouts(20_000, 60_000)
+    assert lengths(log.farm) == (45_000, 45_000, 0)
+    changed = log.lease(30_000)
+    assert lengths(log.farm) == (30_000, 45_000, changed)
+    changed = log.lease(90_000)
+    assert lengths(log.farm) == (60_000, 60_000, changed)
+    assert told(log)["lease_ordered_ms"] == 90_000
+
+
+def test_timeouts_told_again_change_nothing() -> None:
+    log = named_1()
+    log.timeouts(20_000, 30_000)
+    before = log.farm.snapshot()
+    log.timeouts(20_000, 30_000)
+    assert log.farm.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("election_ms", "lease_ms", "term", "reason"),
+    [
+        pytest.param(20_000, 60_000, TERM - 1, "another term", id="of an earlier term"),
+        pytest.param(20_000, 60_000, TERM + 1, "another term", id="of a later term"),
+        pytest.param(0, 60_000, TERM, "out of range", id="no time"),
+        pytest.param(3_600_001, 60_000, TERM, "out of range", id="more than an hour"),
+        pytest.param(20_000, 999, TERM, "out of range", id="a lease of less than a second"),
+        pytest.param(20_000, 600_001, TERM, "out of range", id="a lease that no order may set"),
+        pytest.param(20_000.0, 60_000, TERM, "not an integer", id="no integer"),
+        pytest.param("20000", 60_000, TERM, "not an integer", id="text"),
+        pytest.param(None, 60_000, TERM, "missing", id="nothing"),
+    ],
+)
+def test_timeouts_that_are_void_or_absurd_change_nothing(
+    election_ms: Any, lease_ms: int, term: int, reason: str
+) -> None:
+    log = named_1()
+    before = json.loads(log.farm.snapshot())
+    valid = encode_admin(
+        "farm",
+        T0,
+        3,
+        None,
+        "timeouts",
+        LEADER,
+        {"election_ms": 20_000, "lease_ms": 60_000, "term": TERM},
+    )
+    entry = json.loads(valid)
+    entry["config"]["admin"]["args"] = {"election_ms": election_ms, "lease_ms": lease_ms, "term": term}
+    log.append(json.dumps(entry).encode())
+    assert json.loads(log.farm.snapshot()) == before | {"skipped": {reason: 1}}
 
 
 # The raise
@@ -408,6 +489,7 @@ def test_below_level_2_an_order_of_it_is_unknown_and_no_state_has_leases(level: 
     log.lease(5_000)
     log.lost(1, since=2)
     log.settled(2)
-    assert json.loads(log.farm.snapshot()) == before | {"skipped": {"unknown action": 3}}
+    log.timeouts(20_000, 30_000)
+    assert json.loads(log.farm.snapshot()) == before | {"skipped": {"unknown action": 4}}
     assert (log.farm.is_lost(1), log.farm.unsettled_index) == (False, 0)
     assert told(log) == {}

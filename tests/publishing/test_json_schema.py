@@ -161,6 +161,7 @@ VALID_ARGS = {
     "lease": {"ms": 1_000},
     "lost": {"member": 1, "index": 1, "term": 1},
     "settled": {"index": 1, "term": 1},
+    "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
 }
 
 

@@ -12,6 +12,7 @@ import trio
 
 from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
+from garlicfarm.config.model import PRESET_RETIRE_TIMEOUTS_S
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.metrics import FarmMetrics
@@ -28,6 +29,7 @@ from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
+from garlicfarm.round_trips import RoundTrips
 from garlicfarm.wire.messages import Configuration, Grant
 
 
@@ -96,7 +98,7 @@ class PublisherApplication(Application, LeaseUser):
         while True:
             if context.applied_index and judged != (figures := self._lease_figures(context.section)):
                 judged = figures
-                has, needs = ("lease_ms", "least_lease_ms") if fold.has_leases else ("R", "least_R")
+                has, needs = ("lease_ordered_ms", "least_lease_ms") if fold.has_leases else ("R", "least_R")
                 if figures[has] < figures[needs]:
                     log.warning("lease-too-short", **figures)
             if self.fold.publisher != publisher:
@@ -122,8 +124,13 @@ class PublisherApplication(Application, LeaseUser):
     def tell_leases(self, granter: LeaseGranter, now_ms: int) -> None:
         granting.tell(granter, self.fold, now_ms)
 
-    def find_lost(self, granter: LeaseGranter, node_id: int, now_ms: int) -> list[granting.Finding]:
-        return granting.findings(granter, self.fold, node_id, now_ms)
+    def findings(
+        self, granter: LeaseGranter, trips: RoundTrips, node_id: int, now_ms: int
+    ) -> list[granting.Finding]:
+        return granting.findings(granter, trips, self.fold, node_id, now_ms, self._least_lease_of_all_ms)
+
+    def election_timeout_ms(self) -> int:
+        return self.fold.election_timeout_ms
 
     def on_own_lease(self, index: int, end_ms: int) -> None:
         if self._part is not None:
@@ -216,21 +223,23 @@ class PublisherApplication(Application, LeaseUser):
         """How long a lease lasts, or the interval and R that it rests on below level 2, and the least that
         suits this node's timings."""
         fold, raft = self.fold, section.raft
-        retire_s = max((each.retire_timeout_s for each in section.publisher), default=0.0)
         if fold.has_leases:
-            least_ms = least_lease_ms(
-                election_timeout_max_s=raft.election_timeout_max_s,
-                heartbeat_s=raft.heartbeat_s,
-                retire_timeout_s=retire_s,
-            )
+            least_ms = _least_lease_ms(section, raft.timeouts.election_max_ms, _retire_s(section))
             return {**fold.lease_figures(), "least_lease_ms": least_ms}
         least = least_R(
             fold.interval_ms,
             election_timeout_max_s=raft.election_timeout_max_s,
             rpc_timeout_s=raft.rpc_timeout_s,
-            retire_timeout_s=retire_s,
+            retire_timeout_s=_retire_s(section),
         )
         return {"interval_ms": fold.interval_ms, "R": fold.R, "least_R": least}
+
+    def _least_lease_of_all_ms(self, election_ms: int) -> int:
+        """The least lease that suits all members with this upper election time-out, also those whose
+        publishers may stop more slowly than this node's."""
+        assert self._section is not None
+        retire_s = max(_retire_s(self._section), *PRESET_RETIRE_TIMEOUTS_S.values())
+        return _least_lease_ms(self._section, election_ms, retire_s)
 
     # ------------------------------------------------------------------ orders of administrators
 
@@ -243,3 +252,16 @@ class PublisherApplication(Application, LeaseUser):
 
     def removal_entry(self, member: int, origin: Origin) -> bytes:
         return self.administer("remove", {"member": member}, origin)  # the log names the user
+
+
+def _least_lease_ms(section: FarmSection, election_ms: int, retire_s: float) -> int:
+    return least_lease_ms(
+        election_timeout_max_s=election_ms / 1000,
+        heartbeat_s=section.raft.heartbeat_s,
+        retire_timeout_s=retire_s,
+    )
+
+
+def _retire_s(section: FarmSection) -> float:
+    """How long this node's publishers may take to stop."""
+    return max((each.retire_timeout_s for each in section.publisher), default=0.0)

@@ -55,11 +55,12 @@ from garlicfarm.publishing.documents import (
 )
 from garlicfarm.publishing.entries import DATE_END_MS, encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import least_R
+from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.raft import Role
+from garlicfarm.round_trips import RoundTrips
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
@@ -88,6 +89,14 @@ class Setting(msgspec.Struct, frozen=True):
     slowness: int
     lease_ms: int
     retire_timeout_ms: int
+
+    def least_lease_ms(self, election_ms: int) -> int:
+        """The least that outlasts a slow change of the leader with this upper election time-out."""
+        return least_lease_ms(
+            election_timeout_max_s=election_ms / 1000,
+            heartbeat_s=self.timing["heartbeat_ms"] / 1000,
+            retire_timeout_s=max(PRESET_RETIRE_TIMEOUTS_S.values()),
+        )
 
     @property
     def chaos_ms(self) -> int:
@@ -189,6 +198,7 @@ class _Process:
         self._number = 0  # of what is measured or posted
         self._poster = _Poster(self)
         self._granter: LeaseGranter | None = None
+        self._trips = RoundTrips(0, 0, 0)
         self._again_ms = 0  # when a finding that was not appended is tried again
         self._wakes_ms: int | None = None
         self._stopped_ms: int | None = None
@@ -326,7 +336,10 @@ class _Process:
             self.core.on_own_lease(*own, now)
         if now.boot_ms < self._again_ms:
             return
-        for entry, done in granting.findings(granter, fold, self.member.id, now.boot_ms):
+        found = granting.findings(
+            granter, self._trips, fold, self.member.id, now.boot_ms, self.farm.setting.least_lease_ms
+        )
+        for entry, done in found:
             if self.farm.propose(self.member, entry):
                 self.farm.counts["findings"] += 1
                 done()

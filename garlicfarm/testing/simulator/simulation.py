@@ -37,7 +37,7 @@ from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import LeaderKills
 from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
-from garlicfarm.testing.simulator.slow_simulation import run_hours
+from garlicfarm.testing.simulator.slow_simulation import KINDS, run_hours
 
 CHAOS_MS = 4_000
 HEALING_MS = 20_000
@@ -130,9 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=int, default=0, help="ms, in place of the preset's")
     parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
     parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
+    parser.add_argument("--round-trips", choices=KINDS, default="slow", help="of --slow (default slow)")
+    parser.add_argument("--fixed", action="store_true", help="of --slow: time-outs do not follow round trips")
     options = parser.parse_args(arguments)
     if options.slow:
-        return run_hours(options.hours, options.first, parser.prog)
+        return run_hours(
+            options.hours, options.first, parser.prog, options.round_trips, is_fixed=options.fixed
+        )
     setting = QUICK
     if options.preset or options.leader_kills:
         setting = preset_setting(options.preset or "clearnet", options.R, options.lease)

@@ -109,7 +109,7 @@ class SimulatedLink:
         self._scheduler = scheduler
         self._network = network
         self._ends = ends
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = self._answer_timeout_ms = timeout_ms
         self._backoff = backoff
         self._on_up = on_up
         self._on_failure = on_failure
@@ -161,6 +161,16 @@ class SimulatedLink:
     def on_answer(self) -> None:
         """The other end answers: the next failure is the first one."""
         self._failures = 0
+        self._set_deadline()
+
+    def set_answer_timeout(self, timeout_ms: int) -> None:
+        """As `Link.answer_timeout_s`."""
+        self._answer_timeout_ms = timeout_ms
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        if self._connection is not None:
+            self._connection.timeout_ms = self._timeout_ms if self._failures else self._answer_timeout_ms
 
     def on_lost(self, seqs: list[Any]) -> None:
         """The connection is gone, or did not come about; these got no answer."""
@@ -179,6 +189,7 @@ class SimulatedLink:
         if self._scheduler.now >= self._stale_ms:
             self._stale_ms = self._scheduler.now + NONCE_LIFETIME_MS
         connection = self._connection = self._network.connect(*self._ends, self._timeout_ms)
+        self._set_deadline()
         end_ms = self._scheduler.around(self._network.path.life_ms)
         self._scheduler.at(end_ms, self._network.drop_silently, connection)
         waiting, self._queue = self._queue, []

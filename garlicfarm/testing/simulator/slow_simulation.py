@@ -1,11 +1,14 @@
 """Members with the timing of the preset ``i2p``, for hours, over links as slow and broken as those of I2P.
 
-    python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
+    python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N] [--round-trips KIND] [--fixed]
 
 Each seed is a run of five hours. By turns they have 3 and 5 members, and lost messages are resent or cut
 their connection (`slow_links`). Every 10 minutes on average a partition begins or ends
 (`slow_cluster.PARTITIONS`). The members' connections are kept up as a node's are, with deadlines and
 back-off. A client posts an entry to the leader every 10 s.
+
+Round trips are ``slow``; ``quick``, as slow as the shortest time-outs allow; or ``changing``, quick and slow
+by turns for an hour each. The members' time-outs follow them, or, ``fixed``, stay those of the preset.
 
 The invariants are checked after every event. At the end the links work, and all members have to agree. There
 are bounds, for all hours and for those of each kind: on the mean of terms per hour, and on the share of
@@ -22,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.config.model import PRESETS
+from garlicfarm.config.model import PRESET_LEAST_ELECTION_TIMEOUTS_S, PRESETS
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import CALM
 from garlicfarm.testing.simulator.invariants import Violation
@@ -42,6 +45,10 @@ POST_MS = 10_000
 AGAIN_MS = 1_000
 HEALING_MS = 600_000
 PATH = Path()
+QUICK = Path(350, 680, loss=0.001)
+"""With a 99th percentile of round trips of 2.9 s."""
+KINDS = {"slow": (PATH,), "quick": (QUICK,), "changing": (QUICK, PATH)}
+"""The paths of messages, by turns for an hour each."""
 FAULTS = msgspec.structs.replace(
     CALM,
     network=NetworkFaults(PATH.mean_ms, 0, 0),
@@ -54,22 +61,27 @@ FAULTS = msgspec.structs.replace(
 
 class RunStatistics(msgspec.Struct):
     """The result of one or more runs. While a majority was connected: ``led`` of ``looked`` times a member
-    connected to a majority led, and ``in_time`` of the ``due`` entries were committed."""
+    connected to a majority led, and ``in_time`` of the ``due`` entries were committed. ``shortened`` of the
+    times that one led its time-outs were shorter than those of the preset. ``needless``: how often another
+    member was elected though the one before had reached a majority for a minute."""
 
     hours: float = 0
     terms: int = 0
+    needless: int = 0
     most: int = 0  # terms in one hour
     committed: int = 0
     due: int = 0
     in_time: int = 0
     looked: int = 0
     led: int = 0
+    shortened: int = 0
     commit_ms: list[int] = []
 
     def add(self, other: RunStatistics) -> None:
         """Take in another run."""
         self.most = max(self.most, other.most)
-        for name in ("hours", "terms", "committed", "due", "in_time", "looked", "led"):
+        counts = ("terms", "needless", "committed", "due", "in_time", "looked", "led", "shortened")
+        for name in ("hours", *counts):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.commit_ms = self.commit_ms + other.commit_ms
 
@@ -88,9 +100,11 @@ class RunStatistics(msgspec.Struct):
     def __str__(self) -> str:
         trips = quantiles([ms / (2 * PATH.mean_ms) for ms in self.commit_ms or [0, 0]], n=100)
         return (
-            f"{self.hours:g} hours, {self.terms / self.hours:.2f} terms an hour (at most {self.most}); "
+            f"{self.hours:g} hours, {self.terms / self.hours:.2f} terms an hour (at most {self.most}, "
+            f"{self.needless} needless in all); "
             f"{self.committed} commits, in round trips p50 {trips[49]:.2f} p99 {trips[98]:.2f}; "
-            f"a leader {self.led / self.looked:.1%} of the time; {self.in_time / self.due:.1%} in time"
+            f"a leader {self.led / self.looked:.1%} of the time; {self.in_time / self.due:.1%} in time; "
+            f"time-outs shortened {self.shortened / (self.led or 1):.1%} of that time"
         )
 
 
@@ -101,13 +115,22 @@ class _PostedEntry(msgspec.Struct, eq=False):
 
 
 class SlowSimulation(SlowCluster):
-    """One seed's run, with the timing of ``preset`` and the ``path`` of all messages."""
+    """One seed's run, with the timing of ``preset`` and the ``path`` of all messages, or several paths, by
+    turns for an hour each. ``is_fixed``: the time-outs do not follow round trips."""
 
-    def __init__(self, seed: int, nodes: int = 3, path: Path = PATH, preset: str = "i2p") -> None:
-        super().__init__(seed, nodes, FAULTS, path, PRESETS[preset])
+    def __init__(
+        self, seed: int, nodes: int = 3, *paths: Path, preset: str = "i2p", is_fixed: bool = False
+    ) -> None:
+        paths, least_s = paths or (PATH,), PRESETS[preset]["election_timeout_max_s"]
+        if not is_fixed:
+            least_s = PRESET_LEAST_ELECTION_TIMEOUTS_S.get(preset, least_s)
+        super().__init__(seed, nodes, FAULTS, paths[0], PRESETS[preset], least_s)
+        self._paths = paths
         self.statistics = RunStatistics()
         self._made = 0
         self._last_term = 0
+        self._last_leader = 0
+        self._toggled_ms = 0
         self._over = False
 
     def run(self, hours: float = HOURS_A_SEED) -> RunStatistics:
@@ -138,7 +161,12 @@ class SlowSimulation(SlowCluster):
         if self.connected_since is not None:
             leader = self._leader()
             self.statistics.looked += 1
-            self.statistics.led += leader is not None and self.reaches_majority(leader.id)
+            if leader is not None and self.reaches_majority(leader.id):
+                self.statistics.led += 1
+                self.statistics.shortened += self.farm(leader).election_timeout_ms not in (
+                    0,
+                    self._timeouts.election_max_ms,
+                )
         post = self._new_post()
         scheduler.at(scheduler.now + IN_TIME_MS, self._due, post)
 
@@ -181,9 +209,17 @@ class SlowSimulation(SlowCluster):
             self.statistics.due += 1
             self.statistics.in_time += post.index > 0
 
+    def on_elected(self) -> None:
+        leader, last, now = self._leader(), self._last_leader, self.scheduler.now
+        assert leader is not None
+        is_well = last not in (0, leader.id) and self.reaches_majority(last)
+        self.statistics.needless += is_well and now >= self._toggled_ms + IN_TIME_MS
+        self._last_leader = leader.id
+
     def _toggle(self) -> None:
         """A partition begins, or ends."""
         if not self._over:
+            self._toggled_ms = self.scheduler.now
             self.scheduler.at(self.scheduler.around(TOGGLE_MS), self._toggle)
             self.toggle()
 
@@ -191,6 +227,8 @@ class SlowSimulation(SlowCluster):
         term = self.outcome().term
         self.statistics.most = max(self.statistics.most, term - self._last_term)
         self._last_term = term
+        hours = self.scheduler.now // HOUR_MS
+        self._slow.path = self._paths[hours % len(self._paths)]
 
     def _heal(self) -> None:
         """All links work: all members reach the same state."""
@@ -204,30 +242,32 @@ class SlowSimulation(SlowCluster):
             scheduler.next_event()
 
 
-def run_hours(hours: float, first: int, program: str) -> int:
+def run_hours(hours: float, first: int, program: str, kind: str = "slow", *, is_fixed: bool = False) -> int:
     """Runs of `HOURS_A_SEED`, from the seed ``first`` on, ``hours`` altogether; prints the results, and
     returns the exit code."""
     begun = time.process_time()
     runs = ceil(hours / HOURS_A_SEED)
-    kinds: dict[str, RunStatistics] = {}
+    more = f" --round-trips {kind}" * (kind != "slow") + " --fixed" * is_fixed
+    groups: dict[str, RunStatistics] = {}
     for seed in range(first, first + runs):
         nodes, resent = (3, 5)[seed % 2], seed // 2 % 2 == 0
-        simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
+        paths = [path._replace(resent=resent) for path in KINDS[kind]]
+        simulation = SlowSimulation(seed, nodes, *paths, is_fixed=is_fixed)
         try:
             statistics = simulation.run(hours / runs)
         except Exception as error:  # noqa: BLE001 - for any error the seed must be printed
             print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {nodes} nodes: {type(error).__name__}: {error}")
-            print(f"replay: {program} --slow --hours {hours / runs:g} --first {seed}")
+            print(f"replay: {program} --slow --hours {hours / runs:g} --first {seed}{more}")
             return 1
-        kind = f"{nodes} members, {'resent' if resent else 'cut'}"
-        for name in (kind, "all"):
-            kinds.setdefault(name, RunStatistics()).add(statistics)
+        group = f"{nodes} members, {'resent' if resent else 'cut'}"
+        for name in (group, "all"):
+            groups.setdefault(name, RunStatistics()).add(statistics)
     broken = False
-    for kind, statistics in sorted(kinds.items(), reverse=True):
-        print(f"{kind}: {statistics}")
+    for group, statistics in sorted(groups.items(), reverse=True):
+        print(f"{group}: {statistics}")
         for problem in statistics.problems:
-            print(f"{kind}: {problem}")
+            print(f"{group}: {problem}")
             broken = True
     print(f"{runs} seeds, 0 violations, {time.process_time() - begun:.0f} s of CPU time")
     return int(broken)

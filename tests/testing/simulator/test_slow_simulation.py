@@ -111,7 +111,7 @@ def test_main_slow_violation_prints_the_command_that_repeats_it(
 
 
 def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = SlowSimulation(1, path=STEADY)
+    simulation = SlowSimulation(1, 3, STEADY)
     scheduler = simulation.scheduler
     network: Any = simulation.network
     opened, connect = network.opened, network.connect
