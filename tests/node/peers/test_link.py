@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -129,6 +130,29 @@ async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(a
         await trio.sleep(0.1)
     assert server.attempts == [0, pytest.approx(52.1)]
     assert told.changes == ["up", "UnreachableError: no answer within 2 s", "up"]
+
+
+async def test_shorter_timeout_is_in_force_until_a_connection_fails_and_again_after_an_answer(
+    autojump_clock: Clock,
+) -> None:
+    """A path on which each answer takes longer than the shorter one must not lose every connection by it."""
+
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        with suppress(trio.BrokenResourceError):
+            while await stream.receive_some():
+                await trio.sleep(1.5)
+                await stream.send_all(answer())
+
+    told, server = Told(), Server(slow)
+    under_test = link(server.connect, told)
+    under_test.answer_timeout_s = 0.5
+    async with server.serving(under_test.run):
+        for tag in range(4):
+            under_test.send(tag, VOTE)
+            await trio.sleep(2.5)
+    assert told.failures == [(0, True), (2, True)]
+    assert [tag for tag, _ in told.answers] == [1, 3]
+    assert told.changes == ["up", "UnreachableError: no answer within 0.5 s"] * 2 + ["up"]
 
 
 async def test_server_that_is_given_up_loses_its_connection_and_may_get_another(

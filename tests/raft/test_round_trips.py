@@ -50,7 +50,7 @@ class Leader:
 
 def test_quick_round_trips_lower_it_by_a_step_each_ten_minutes() -> None:
     leader = Leader()
-    leader.pass_minutes(60, A=1_000, B=3_000)
+    leader.pass_minutes(60, A=100, B=1_000)
     assert leader.told == [(10, MIDDLE), (20, LEAST)]
 
 
@@ -107,10 +107,11 @@ def test_request_that_is_lost_counts_until_the_member_answers_another_one() -> N
 
 def test_late_answers_of_before_are_no_sample() -> None:
     leader = Leader()
-    leader.trip(A, 1_000)
-    for seq in (leader.send(B) - 1, 0):
-        leader.trips.on_answered(B, seq, leader.now + 9_000)
-    leader.trips.on_answered(9, 1, leader.now)
+    for _ in range(3):
+        sent = leader.send(B)
+        leader.now += SLOT_MS
+        leader.trips.on_answered(B, sent - 1, leader.now)
+        leader.trips.on_answered(9, sent, leader.now)
     assert leader.trips.p99_ms(leader.now) is None
 
 
@@ -136,6 +137,19 @@ def test_many_quick_answers_do_not_hide_two_slow_ones_of_five_seconds_each() -> 
     assert leader.trips.p99_ms(leader.now) == 4_900
     leader.pass_minutes(10.1, A=1_000)
     assert leader.trips.p99_ms(leader.now) == 1_000
+
+
+def test_what_is_told_is_not_told_again_before_it_is_applied() -> None:
+    leader = Leader()
+    leader.trip(A, 1_000)
+    leader.pass_minutes(10, A=1_000)
+    assert leader.told == [(10, MIDDLE)]
+    assert leader.trips.wanted_ms(0, leader.now) == 0
+    leader.trip(A, 9_000)
+    leader.now += SLOT_MS
+    leader.trip(A, 9_000)
+    leader.look()
+    assert leader.trips.wanted_ms(MIDDLE, leader.now) == 0
 
 
 def test_new_leader_keeps_what_is_in_force_until_it_has_measured() -> None:

@@ -1,0 +1,163 @@
+"""Election timeouts of nodes that follow their leader's round trips (D27), with the preset ``i2p``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.application import Application
+from garlicfarm.config.model import PRESET_LEAST_ELECTION_TIMEOUTS_S, PRESETS, RaftSection
+from garlicfarm.log_application import LogApplication
+from garlicfarm.net.tcp import WrappedStream
+from garlicfarm.node.publisher import PublisherApplication, clocks
+from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.testing.memory_cluster import Cluster, cluster
+from garlicfarm.testing.memory_network import MemoryTransport
+from garlicfarm.transport import Endpoint
+from tests.running import told
+
+I2P = PRESETS["i2p"] | {"least_election_timeout_s": PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"]}
+PUBLISHER: Callable[[], Application] = partial(PublisherApplication, "farm")
+MINUTE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses are dated by the simulated clock too."""
+    monkeypatch.setattr(clocks, "wall_ms", lambda: (1_800_000_000 + round(trio.current_time())) * 1000)
+
+
+class Ways:
+    """``way_s``: how long whatever is sent is on its way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.way_s = 0.5
+        ways, fast = self, MemoryTransport.open_stream
+
+        class Slow(WrappedStream):
+            async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+                await trio.sleep(ways.way_s)
+                await super().send_all(data)
+
+            async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+                data = await super().receive_some(max_bytes)
+                await trio.sleep(ways.way_s)
+                return data
+
+        async def open_stream(transport: MemoryTransport, endpoint: Endpoint) -> trio.abc.Stream:
+            return Slow(await fast(transport, endpoint))
+
+        monkeypatch.setattr(MemoryTransport, "open_stream", open_stream)
+
+
+@asynccontextmanager
+async def farm_at_level(
+    level: int, application: Callable[[], Application] = PUBLISHER, **raft: float
+) -> AsyncIterator[Cluster]:
+    section = msgspec.convert(I2P | raft, RaftSection)
+    async with cluster(3, application=application, raft=section) as farm:
+        leader = farm.replica(await farm.leader())
+        await leader.membership.change(ConfChange(Change.RAISE, level=level))
+        yield farm
+
+
+def fold(farm: Cluster, node: int) -> PublisherFold:
+    application = farm.application(node)
+    assert isinstance(application, PublisherApplication)
+    return application.fold
+
+
+def told_ms(farm: Cluster) -> list[int]:
+    """The upper election timeout that each node's state tells."""
+    return [fold(farm, node).election_timeout_ms for node in sorted(farm.running)]
+
+
+async def replaced_after_s(farm: Cluster) -> float:
+    """Cut the leader off, and wait for another one: how long that took."""
+    leader, begun = await farm.leader(), trio.current_time()
+    others = farm.running - {leader}
+    farm.partition({leader}, others)
+    assert await farm.leader(others) != leader
+    took_s = trio.current_time() - begun
+    farm.heal()
+    return took_s
+
+
+async def test_quick_round_trips_shorten_what_all_members_wait_for_a_leader(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    Ways(monkeypatch)
+    async with farm_at_level(2) as farm:
+        assert await replaced_after_s(farm) > 14.9  # 20 s after the last heartbeat
+        await trio.sleep(25 * MINUTE_S)
+        assert told_ms(farm) == [20_000] * 3
+        assert fold(farm, 1).lease_lasts_ms == 45_000  # as ordered: less than a minute
+        assert await replaced_after_s(farm) < 14.9
+    last = {event["node"]: event for event in told(caplog, "timeouts")}
+    for node in (1, 2, 3):
+        event = last[node]
+        assert (event["election_min_ms"], event["election_max_ms"], event["rpc_ms"]) == (
+            10_000,
+            20_000,
+            6_000,
+        )
+
+
+async def test_slow_round_trips_lengthen_it_again_within_a_minute_without_an_election(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = Ways(monkeypatch)
+    async with farm_at_level(2) as farm:
+        leader = await farm.leader()
+        await trio.sleep(25 * MINUTE_S)
+        term = farm.replica(leader).raw.term
+        assert told_ms(farm) == [20_000] * 3
+        ways.way_s = 3.5  # longer than its 6 s for an answer, there and back
+        await trio.sleep(1.5 * MINUTE_S)
+        assert told_ms(farm) == [40_000] * 3
+        assert (await farm.leader(), farm.replica(leader).raw.term) == (leader, term)
+
+
+async def test_restarted_member_takes_it_from_its_log_and_one_that_is_configured_longer_keeps_its_own(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    Ways(monkeypatch)
+    async with farm_at_level(2) as farm:
+        await trio.sleep(25 * MINUTE_S)
+        leader = await farm.leader()
+        node = min(farm.running - {leader})
+        caplog.clear()
+        await farm.restart(node)
+        await farm.applied(farm.replica(leader).applied_index)
+        assert told_ms(farm) == [20_000] * 3
+        assert [event["election_max_ms"] for event in told(caplog, "timeouts")][-1] == 20_000
+
+
+@pytest.mark.parametrize(
+    ("level", "application", "least_s"),
+    [(1, PUBLISHER, 20.0), (2, LogApplication, 20.0), (2, PUBLISHER, 40.0)],
+)
+async def test_nothing_is_told_below_level_2_nor_in_a_log_nor_where_it_is_fixed(
+    level: int,
+    application: Callable[[], Application],
+    least_s: float,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    Ways(monkeypatch)
+    async with farm_at_level(level, application, least_election_timeout_s=least_s) as farm:
+        await trio.sleep(25 * MINUTE_S)
+        assert await replaced_after_s(farm) > 14.9
+    assert told(caplog, "timeouts") == []
