@@ -4,7 +4,7 @@
 
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
-     "lease_ms", "lease_before_ms",
+     "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms",
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
      "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
@@ -16,7 +16,8 @@ says why the publisher changed at ``since``: vacant (there was no publisher), ov
 in force took the role from its predecessor), ineligible (its predecessor stopped being eligible), group (it
 is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row),
 lost (the leader found its predecessor lost, D24).
-``lease_ms`` is there since level 2, and ``lease_before_ms`` while a longer lease than that may still run.
+``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
+longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 

@@ -87,6 +87,9 @@ def default(field: Any, section: str) -> str:
         return "preset"
     if field.name == "disk_timeout_s":
         return "`5.0`, or `election_timeout_max_s` if that is more"
+    if field.name == "least_election_timeout_s":
+        least_s = model.PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"]
+        return f"`election_timeout_max_s`; with the preset `i2p` `{least_s}`"
     if field.name == "secret_file":
         return "`secrets/NAME.secret` in `data_dir`"
     return "required" if field.required else toml(field.default)
