@@ -374,6 +374,28 @@ def test_load_disk_timeout_is_by_default_not_below_the_election_timeout(tmp_path
     assert source(config, "farm[0].raft.disk_timeout_s") == ("file" if "disk" in table else "default")
 
 
+@pytest.mark.parametrize(
+    ("preset", "table", "expected", "origin"),
+    [
+        ("clearnet", "", 1.5, "default"),
+        ("clearnet", "election_timeout_max_s = 9", 9.0, "default"),
+        ("i2p", "", 20.0, "preset i2p"),
+        ("i2p", "election_timeout_max_s = 30", 20.0, "preset i2p"),
+        ("i2p", "election_timeout_min_s = 15\nelection_timeout_max_s = 18", 18.0, "default"),
+        ("i2p", "heartbeat_s = 5.1", 40.0, "default"),  # less than two in the lower election timeout
+        ("i2p", "least_election_timeout_s = 10.5", 10.5, "file"),
+        ("clearnet", "least_election_timeout_s = 3600", 3600.0, "file"),
+    ],
+)
+def test_load_least_election_timeout_is_by_default_that_of_the_preset_where_heartbeats_allow(
+    tmp_path: Path, preset: str, table: str, expected: float, origin: str
+) -> None:
+    text = f"{SMALLEST}[farm.raft]\n{table}\n".replace("id = 1\n", f'id = 1\npreset = "{preset}"\n')
+    config = load_text(tmp_path, text)
+    assert config.farm[0].raft.least_election_timeout_s == expected
+    assert source(config, "farm[0].raft.least_election_timeout_s") == origin
+
+
 def test_load_election_timeout_that_is_not_allowed_is_one_problem(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, f"{SMALLEST}[farm.raft]\nelection_timeout_max_s = 4000\n")
     assert problem.startswith("farm[0].raft.election_timeout_max_s: 4000 is not allowed")

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from garlicfarm.config.model import (
     PRESET_INTERVALS_MS,
     PRESET_LEASES_MS,
+    PRESET_LEAST_ELECTION_TIMEOUTS_S,
     PRESET_RETIRE_TIMEOUTS_S,
     PRESETS,
 )
+from garlicfarm.publishing.granting import LEAST_BOUND_MS
 from garlicfarm.publishing.lease import lease_ms, least_lease_ms, least_R
 
 
@@ -79,6 +81,15 @@ def test_least_lease_is_the_shortest_that_outlasts_two_elections_three_heartbeat
     )
     assert outlasts(least)
     assert not outlasts(least - 1)
+
+
+def test_quick_round_trips_shorten_the_lease_of_i2p_to_a_minute_and_to_no_less() -> None:
+    found = least_lease_ms(
+        election_timeout_max_s=PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"],
+        heartbeat_s=PRESETS["i2p"]["heartbeat_s"],
+        retire_timeout_s=PRESET_RETIRE_TIMEOUTS_S["i2p"],
+    )
+    assert found == LEAST_BOUND_MS == 60_000
 
 
 @pytest.mark.parametrize(("preset", "least_ms"), [("clearnet", 4_900), ("i2p", 100_000)])

@@ -40,7 +40,13 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESET_RETIRE_TIMEOUTS_S, PRESETS
+from garlicfarm.config.model import (
+    PRESET_INTERVALS_MS,
+    PRESET_LEASES_MS,
+    PRESET_LEAST_ELECTION_TIMEOUTS_S,
+    PRESET_RETIRE_TIMEOUTS_S,
+    PRESETS,
+)
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.leases import LeaseGranter
@@ -60,7 +66,7 @@ from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, 
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.raft import Role
-from garlicfarm.round_trips import RoundTrips
+from garlicfarm.round_trips import RoundTrips, Timeouts
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
@@ -79,8 +85,9 @@ ADMIN = -1_000
 
 class Setting(msgspec.Struct, frozen=True):
     """How fast a farm is. ``timing``: the times of `RaftConfig`; ``slowness``: by how much faults, users and
-    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts.
-    ``retire_timeout_ms``: how long a publisher with default settings may take to stop."""
+    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts at
+    most. ``retire_timeout_ms``: how long a publisher with default settings may take to stop.
+    ``least_election_ms``: down to which the upper election time-out follows round trips, 0: it does not."""
 
     interval_ms: int
     R: int
@@ -89,6 +96,13 @@ class Setting(msgspec.Struct, frozen=True):
     slowness: int
     lease_ms: int
     retire_timeout_ms: int
+    least_election_ms: int = 0
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Those that are configured."""
+        low_ms, high_ms = (self.timing[f"election_timeout_{end}_ms"] for end in ("min", "max"))
+        return Timeouts(low_ms, high_ms, self.rpc_timeout_ms)
 
     def least_lease_ms(self, election_ms: int) -> int:
         """The least that outlasts a slow change of the leader with this upper election time-out."""
@@ -137,6 +151,7 @@ def preset_setting(name: str, R: int = 0, lease_ms: int = 0) -> Setting:
         slowness,
         lease_ms or PRESET_LEASES_MS[name],
         round(1000 * retire_timeout_s),
+        round(1000 * PRESET_LEAST_ELECTION_TIMEOUTS_S.get(name, 0)),
     )
 
 
@@ -198,7 +213,7 @@ class _Process:
         self._number = 0  # of what is measured or posted
         self._poster = _Poster(self)
         self._granter: LeaseGranter | None = None
-        self._trips = RoundTrips(0, 0, 0)
+        self.trips = RoundTrips(0, 0, 0)
         self._again_ms = 0  # when a finding that was not appended is tried again
         self._wakes_ms: int | None = None
         self._stopped_ms: int | None = None
@@ -320,7 +335,9 @@ class _Process:
         if node is None or node.role is not Role.LEADER:
             self._granter = None
         elif self._granter is None or self._granter.term != node.term:
-            self._granter = LeaseGranter(self.member.id, node.term, self.now().boot_ms)
+            now_ms, longest_ms = self.now().boot_ms, self.farm.setting.timeouts.election_max_ms
+            self._granter = LeaseGranter(self.member.id, node.term, now_ms)
+            self.trips = RoundTrips(self.farm.setting.least_election_ms or longest_ms, longest_ms, now_ms)
         return self._granter
 
     def _lead(self) -> None:
@@ -337,7 +354,7 @@ class _Process:
         if now.boot_ms < self._again_ms:
             return
         found = granting.findings(
-            granter, self._trips, fold, self.member.id, now.boot_ms, self.farm.setting.least_lease_ms
+            granter, self.trips, fold, self.member.id, now.boot_ms, self.farm.setting.least_lease_ms
         )
         for entry, done in found:
             if self.farm.propose(self.member, entry):
@@ -521,7 +538,9 @@ class PublisherSimulation(SimulatedCluster):
 
     def on_sending(self, member: SimulatedMember, peer: int, seq: int) -> None:
         if (granter := self._granter(member)) is not None:
-            granter.on_sent(peer, seq, member.clock_ms(self.scheduler.now))
+            now_ms = member.clock_ms(self.scheduler.now)
+            granter.on_sent(peer, seq, now_ms)
+            self.processes[member.id].trips.on_sent(peer, seq, now_ms)
 
     def on_sent(self, member: SimulatedMember, peer: int, connection: Connection) -> None:
         granter, node = self._granter(member), member.node
@@ -538,6 +557,8 @@ class PublisherSimulation(SimulatedCluster):
         if (granter := self._granter(member)) is None:
             return
         if isinstance(tag, int):
+            now_ms = member.clock_ms(self.scheduler.now)
+            self.processes[member.id].trips.on_answered(peer, tag, now_ms)
             granter.on_answered(peer, tag, response.term)
         elif tag[0] == granter.term:
             if response.accepted and response.term == granter.term:
@@ -561,6 +582,10 @@ class PublisherSimulation(SimulatedCluster):
         return Response(MessageType.LEASE_RESPONSE, member.id, request.source, node.term, number, is_taken)
 
     def on_applied(self, member: SimulatedMember) -> None:
+        if (told_ms := self.application(member).election_timeout_ms) and member.node is not None:
+            timeouts = self.setting.timeouts.shortened(told_ms, self.setting.least_election_ms)
+            member.node.set_election_timeout(timeouts.election_min_ms, timeouts.election_max_ms)
+            self.counts["shortened"] += timeouts != self.setting.timeouts
         if (process := self.processes.get(member.id)) is not None:
             process.step()
 

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from garlicfarm import round_trips
+from garlicfarm.publishing import granting
 from garlicfarm.testing.simulator import simulation
 from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import KILLS, LeaderKills
-from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation, preset_setting
+from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
 from tests.mutants import Mutant, planted, read_mutants
@@ -145,6 +147,15 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
         assert command != replay
         assert simulation.main(command.split()) == 1
         assert verdict in capsys.readouterr().out.splitlines()
+
+
+def test_one_publishes_at_a_time_while_leases_follow_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders find every half minute how long a lease has to be, and it gets shorter and longer."""
+    monkeypatch.setattr(round_trips, "WINDOW_MS", 30_000)
+    monkeypatch.setattr(granting, "LEAST_BOUND_MS", 1_000)
+    following = msgspec.structs.replace(QUICK, least_election_ms=3_500)
+    outcomes = [PublisherSimulation(seed, 3, following).run() for seed in (4, 5, 9, 10, 14)]
+    assert all(outcome.counts["shortened"] for outcome in outcomes)
 
 
 @pytest.mark.timeout(1200)  # seconds of work, not of waiting

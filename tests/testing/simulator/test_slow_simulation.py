@@ -110,6 +110,14 @@ def test_main_slow_violation_prints_the_command_that_repeats_it(
     assert verdict in capsys.readouterr().out.splitlines()
 
 
+def test_main_slow_violation_names_the_round_trips_in_that_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_simulation, "HEALING_MS", 10)  # less than a round trip
+    assert simulation.main(["--slow", "--hours", "0.1", "--round-trips", "quick", "--fixed"]) == 1
+    assert capsys.readouterr().out.endswith("--slow --hours 0.1 --first 1 --round-trips quick --fixed\n")
+
+
 def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = SlowSimulation(1, 3, STEADY)
     scheduler = simulation.scheduler
@@ -125,6 +133,29 @@ def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pyt
     monkeypatch.setattr(network, "connect", noted)
     _pass(simulation, 12_000)
     assert up == [4_000 + 2 * ROUND_TRIP_MS] * len(list(permutations(simulation.members, 2)))
+
+
+# ---------------------------------------------------------------------- time-outs that follow round trips
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_quick_hour_shortens_the_timeouts_of_all_and_a_slow_one_restores_them(
+    is_fixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_simulation, "TOGGLE_MS", 10**12)  # no partitions
+    monkeypatch.setattr(SlowSimulation, "_heal", lambda simulation: None)
+    quick, slow = Path(250, 500, loss=0), Path(2_000, 4_000, loss=0)
+    simulation = SlowSimulation(1, 3, quick, slow, is_fixed=is_fixed)
+    statistics = simulation.run(1)
+    assert _told(simulation) == {0 if is_fixed else 20_000}
+    assert (0 < statistics.shortened < statistics.led) is not is_fixed
+    _pass(simulation, 300_000)
+    assert _told(simulation) == {0 if is_fixed else 40_000}
+    assert (statistics.terms, statistics.needless) == (1, 0)
+
+
+def _told(simulation: SlowSimulation) -> set[int]:
+    return {simulation.farm(member).election_timeout_ms for member in simulation.members.values()}
 
 
 # ---------------------------------------------------------------------- on links that are only slow
