@@ -91,6 +91,7 @@ sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, i
 	.venv/bin/python -m garlicfarm.testing.simulator --seeds $(SEEDS)
 	.venv/bin/python -m garlicfarm.testing.simulator --publisher --seeds $$(( ($(SEEDS) + 9) / 10 ))
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
+	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS) --round-trips changing
 
 explore: .venv/test ## all that three members can do with leases on heartbeats, within bounds: two never publish at once (minutes)
 	.venv/bin/python -m tests.raft.explore_leases --moves 0 --messages 0 --beats 2
