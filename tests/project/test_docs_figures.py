@@ -8,9 +8,11 @@ from benchmarks.goals import Goal, read_goals
 from garlicfarm.config.model import (
     PRESET_INTERVALS_MS,
     PRESET_LEASES_MS,
+    PRESET_LEAST_ELECTION_TIMEOUTS_S,
     PRESET_RETIRE_TIMEOUTS_S,
     PRESETS,
 )
+from garlicfarm.publishing.granting import LEAST_BOUND_MS
 from garlicfarm.publishing.lease import lease_ms, least_R
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from tests.project.pages import page, table
@@ -60,6 +62,19 @@ def test_presets_of_the_page_have_leases_on_heartbeats_that_suffice() -> None:
         assert (election_s, heartbeat_s) == (timings["election_timeout_max_s"], timings["heartbeat_s"])
         assert stop_s == PRESET_RETIRE_TIMEOUTS_S[preset] <= lease_s / 4
         assert needed_s == round(2 * election_s + 3 * heartbeat_s + stop_s, 3) <= lease_s
+
+
+def test_lease_of_the_page_with_quick_round_trips_is_what_leaders_tell() -> None:
+    i2p, stop_s = PRESETS["i2p"], PRESET_RETIRE_TIMEOUTS_S["i2p"]
+    election_s, heartbeat_s = PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"], i2p["heartbeat_s"]
+    least_s = election_s * i2p["election_timeout_min_s"] / i2p["election_timeout_max_s"]
+    needed_s = 2 * election_s + 3 * heartbeat_s + stop_s
+    shown = (
+        f"is 3 s or less, the members wait for {least_s:g} to {election_s:g} s before an election, and a "
+        f"lease lasts 2 × {election_s:g} + 3 × {heartbeat_s:g} + {stop_s:g} = {needed_s:g} s."
+    )
+    assert shown in " ".join(page("docs/explanation/publisher.md").split())
+    assert 1000 * needed_s == LEAST_BOUND_MS
 
 
 def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -> None:
