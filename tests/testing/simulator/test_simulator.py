@@ -154,8 +154,8 @@ def test_one_publishes_at_a_time_while_leases_follow_round_trips(monkeypatch: py
     monkeypatch.setattr(round_trips, "WINDOW_MS", 30_000)
     monkeypatch.setattr(granting, "LEAST_BOUND_MS", 1_000)
     following = msgspec.structs.replace(QUICK, least_election_ms=3_500)
-    outcomes = [PublisherSimulation(seed, 3, following).run() for seed in (4, 5, 9, 10, 14)]
-    assert all(outcome.counts["shortened"] for outcome in outcomes)
+    outcomes = [PublisherSimulation(seed, 3, following).run() for seed in range(1, 11)]
+    assert sum(outcome.counts.get("shortened", 0) for outcome in outcomes) > 3
 
 
 @pytest.mark.timeout(1200)  # seconds of work, not of waiting
