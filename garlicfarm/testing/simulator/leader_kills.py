@@ -80,7 +80,8 @@ class LeaderKills(PublisherSimulation):
 
     def _kill(self, leader: SimulatedMember) -> None:
         setting, rng = self.setting, self.rng
-        election_ms = setting.timing["election_timeout_max_ms"]
+        told_ms = self.application(leader).election_timeout_ms
+        election_ms = setting.timeouts.shortened(told_ms, setting.least_election_ms).election_max_ms
         self.counts["leader_kills"] += 1
         leader.paused_until = _FOREVER_MS
         if rng.random() < 0.5:
