@@ -74,7 +74,7 @@ async def serve_drip(site_port: int, *, task_status: trio.TaskStatus[int]) -> No
         await target.send_eof()
 
     async def handle(client: trio.SocketStream) -> None:
-        with suppress(trio.BrokenResourceError):
+        try:
             async with client:
                 head = bytes(await client.receive_some())
                 if DRIP.encode() in head:
@@ -87,6 +87,8 @@ async def serve_drip(site_port: int, *, task_status: trio.TaskStatus[int]) -> No
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(copy, client, site)
                         nursery.start_soon(copy, site, client)
+        except* trio.BrokenResourceError:
+            pass  # streams are reset where their session ends
 
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     task_status.started(listener.socket.getsockname()[1])
