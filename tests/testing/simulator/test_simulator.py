@@ -184,7 +184,7 @@ def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str) -> N
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 3), on_statuses=True).run(), 5)
 
 
-@pytest.mark.parametrize(("preset", "lease_ms"), [("clearnet", 4_000), ("i2p", 80_000)])
+@pytest.mark.parametrize(("preset", "lease_ms"), [("clearnet", 4_000), ("i2p", 50_000)])
 def test_publisher_with_a_shorter_lease_has_to_stop_when_leaders_die(preset: str, lease_ms: int) -> None:
     with pytest.raises(Violation, match="would have to stop"):
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 0, lease_ms)).run(), 5)
