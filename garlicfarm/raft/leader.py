@@ -179,9 +179,14 @@ class Leader:
         if not self._append(values, token):
             raise ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)
 
+    @property
+    def _has_begun(self) -> bool:
+        """The Configuration that begins the term is applied: until then it is a change in flight."""
+        return self._state.applied_index >= self._term_start_index
+
     def check_conf_change(self, change: ConfChange) -> None:
         """See `RawNode.check_conf_change`."""
-        if self._state.commit_index >= self._term_start_index:  # else it was only just elected
+        if self._has_begun:  # else it was only just elected
             self._conf_change.check(change, self._replication.active_members())
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
@@ -190,7 +195,7 @@ class Leader:
             raise DiskHangs
         if self._transfer.is_active:
             raise ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)
-        if self._state.commit_index < self._term_start_index:
+        if not self._has_begun:
             raise ProposalDropped(Refusal.NOTHING_COMMITTED_YET)
         self._conf_change.begin(change, token, self._replication.active_members())
         if self._conf_change.joiner is None:

@@ -54,6 +54,24 @@ def test_change_before_the_first_commit_of_the_term_is_refused() -> None:
     assert player.terms == [1, 2, 2]
 
 
+def test_change_before_the_first_entry_of_the_term_is_applied_is_one_of_a_new_leader() -> None:
+    """Whoever asks waits for it: no other change is in flight."""
+    player = Player()
+    (_, seq, request), *_ = player.campaign()
+    player.slow_disk = True
+    player.answer(seq, request)
+    for peer in (2, 3):
+        player.accept(peer=peer)
+        player.accept(peer=peer)
+    assert player.node.status().commit > player.node.status().applied
+    change = ConfChange(Change.REMOVE, server(3))
+    player.node.check_conf_change(change)
+    with pytest.raises(ProposalDropped, match=Refusal.NOTHING_COMMITTED_YET):
+        player.node.propose_conf_change(change, 7)
+    player.sync()
+    player.change(Change.REMOVE, 3)
+
+
 @pytest.mark.parametrize(
     ("what", "member", "at", "reason"),
     [
