@@ -46,6 +46,9 @@ DEFAULT_MAX_DATA_BYTES = 1730
 MIN_MAX_DATA_BYTES = 512
 _CHOKED_MS = 65_535
 """What a choked stream requests: more than 60,000, and i2pd does not shrink its window for it."""
+UNCHOKING_PACKETS = 8
+"""So many packets end a choke, since some may be lost: Java I2P sends again only once one of them requests a
+lesser delay."""
 MAX_ACK_DELAY_S = 0.2
 MIN_ACK_DELAY_S = 0.002
 ACK_DELAY_PART = 10
@@ -108,7 +111,8 @@ class Stream:
         self.heard_s = now_s
         self._ack_s: float | None = None
         self._unacknowledged = 0
-        self._was_choked = False
+        self._unchoking = 0
+        """In how many packets the peer has to be told, once it is choked no longer."""
         self._wants_room = False
         self._receive.receive_first(syn.data, is_close=bool(syn.flags & CLOSE))
 
@@ -121,7 +125,8 @@ class Stream:
         """At most ``size`` received bytes; b"": there are none now (see `is_at_eof`, `ended`). What was
         received before the stream was closed stays readable."""
         data = self._receive.read(size)
-        if data and self._was_choked and self.ended is None and not self._receive.is_choked:
+        was_choked = self._unchoking == UNCHOKING_PACKETS
+        if data and was_choked and self.ended is None and not self._receive.is_choked:
             self._ack_s = float("-inf")
             self._on_change(self)
         return data
@@ -292,10 +297,14 @@ class Stream:
         packet = Packet(self.peer_id, self.id, sequence, through, nacks, flags, data=data)
         self._ack_s = None
         self._unacknowledged = 0
-        self._was_choked = self._receive.is_choked
-        if self._was_choked:
-            packet.flags |= DELAY_REQUESTED
+        if self._receive.is_choked:
+            self._unchoking = UNCHOKING_PACKETS
             packet.delay_ms = _CHOKED_MS
+        elif self._unchoking:
+            self._unchoking -= 1
+            packet.delay_ms = 0
+        if packet.delay_ms is not None:
+            packet.flags |= DELAY_REQUESTED
         if flags & SYNCHRONIZE:
             packet.flags |= FROM_INCLUDED | MAX_PACKET_SIZE
             packet.destination = self._keys.destination

@@ -85,7 +85,8 @@ class Client:
         if packet.flags & RESET:
             self.is_reset = True
         self._acknowledged = max(self._acknowledged, packet.ack_through)
-        self.is_choked = packet.delay_ms is not None and packet.delay_ms >= CHOKE_MS
+        if packet.delay_ms is not None:  # as Java I2P, which goes on only where a lesser delay is requested
+            self.is_choked = packet.delay_ms >= CHOKE_MS
         if packet.flags & SYNCHRONIZE:
             self._to = packet.from_stream
         if packet.sequence == self._through + 1 and (packet.sequence or packet.flags & SYNCHRONIZE):
