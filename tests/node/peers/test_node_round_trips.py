@@ -36,26 +36,34 @@ def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Ways:
-    """``way_s``: how long whatever is sent is on its way."""
+    """``way_s``: how long whatever is sent is on its way. ``under_way``: how much is now."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.way_s = 0.5
+        self.under_way = 0
         ways, fast = self, MemoryTransport.open_stream
 
         class Slow(WrappedStream):
             async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-                await trio.sleep(ways.way_s)
+                await ways.go()
                 await super().send_all(data)
 
             async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
                 data = await super().receive_some(max_bytes)
-                await trio.sleep(ways.way_s)
+                await ways.go()
                 return data
 
         async def open_stream(transport: MemoryTransport, endpoint: Endpoint) -> trio.abc.Stream:
             return Slow(await fast(transport, endpoint))
 
         monkeypatch.setattr(MemoryTransport, "open_stream", open_stream)
+
+    async def go(self) -> None:
+        self.under_way += 1
+        try:
+            await trio.sleep(self.way_s)
+        finally:
+            self.under_way -= 1
 
 
 @asynccontextmanager
@@ -115,6 +123,7 @@ async def test_slow_round_trips_lengthen_it_again_within_a_minute_without_an_ele
         await trio.sleep(25 * MINUTE_S)
         term = farm.replica(leader).raw.term
         assert told_ms(farm) == [20_000] * 3
+        await wait_until(lambda: not ways.under_way, 0.01)  # what is, would come in time
         ways.way_s = 3.5  # there and back longer than the 6 s in which an answer has to come
         peers, others = farm.replica(leader).peers, farm.running - {leader}
         await wait_until(lambda: any("within 6 s" in (peers.error(node) or "") for node in others), 0.1)
