@@ -186,9 +186,11 @@ def _bound_bytes(steps: Iterable[_Step], max_bytes: int, extent: Extent) -> None
     left = sorted(steps, key=lambda step: step.size)
     while left:
         step = left.pop(0)
-        share = max(1, max_bytes // (len(left) + 1))
+        share = max_bytes // (len(left) + 1)
         used = step.size * MAX_VALUE_BYTES
-        if used > share:
+        if share < 1:
+            step.end, used = step.begin + 1, 0
+        elif used > share:
             step.end, used = extent(step.farm, step.farm_id, step.begin, step.end, share)
         max_bytes -= used
 

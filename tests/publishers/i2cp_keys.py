@@ -9,7 +9,7 @@ from garlicfarm.i2p.lease_set import MetaLease, MetaLeaseSet, encode_meta_lease_
 from garlicfarm.publisher import PublishOrder
 from tests.i2p.encodings import long_term
 
-LIFETIME_S = 600
+LIFETIME_S = 6 * 3600  # more than a run of all tests takes
 DAY_S = 86_400
 
 

@@ -18,7 +18,7 @@ from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import Order, PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
-from tests.publishers.i2cp_keys import bundle, long_term_keys, now_ms, publication
+from tests.publishers.i2cp_keys import LIFETIME_S, bundle, long_term_keys, now_ms, publication
 from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, Listening
 
 KEYS = long_term_keys()
@@ -94,7 +94,7 @@ def _bad_signature(keys: DestinationKeys) -> PublishOrder:
 
 
 def _expired(keys: DestinationKeys) -> PublishOrder:
-    return publication(keys, 7, now_ms() - 601_000)
+    return publication(keys, 7, now_ms() - (LIFETIME_S + 1) * 1000)
 
 
 def _without(keys: DestinationKeys) -> PublishOrder:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError, FellBehind
@@ -224,6 +224,7 @@ def test_batches_divide_the_bytes_fairly_and_small_farms_leave_theirs_to_others(
     assert found == {"a": (0, 30), "b": (0, 30), "c": (0, 3)}
 
 
+@example([[0, 1], [0, 1]], 1)
 @given(
     st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=30), min_size=1, max_size=5),
     st.integers(1, 500),
