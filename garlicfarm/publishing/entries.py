@@ -63,13 +63,15 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, and the
-    number of its author's process (D24), 0: not named."""
+    """A valid status: the document, its ``config.node``, its usable leaves, the figures that its score
+    depends on, the parts of the score below level 3, and the number of its author's process (D24), 0: not
+    named."""
 
     entry: bytes
     document: StatusDocument
     node: NodeReport
     leaves: tuple[Leaf, ...]
+    figures: scoring.Figures
     parts: dict[str, int | None]
     boot: int = 0
 
@@ -169,9 +171,14 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
     if document.id == 0:
         at("config", _check_config_by, config)
         return Note(str(config["by"]), document.date, document.sequence)
-    parts = scoring.parts(document, node)
     return Status(
-        entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts, boot=boot or 0
+        entry=entry.strip(),
+        document=document,
+        node=node,
+        leaves=leaves,
+        figures=scoring.figures(document, node),
+        parts=scoring.parts(document, node),
+        boot=boot or 0,
     )
 
 
