@@ -7,7 +7,8 @@
      "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms", "counted": [figure …],
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
-     "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported", "left_out"}},
+     "members": [{"id", "score": int | null, "measured": percent | null,
+                  "parts": {name: {"value", "weight", "reported", "left_out"}},
                   "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
@@ -18,8 +19,8 @@ is in a better group: mode ``on``, or its predecessor was sanctioned), margin (i
 lost (the leader found its predecessor lost, D24).
 ``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
 longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
-``counted``, since level 3: the figures that count (`scoring`). ``left_out`` is true for a part without any,
-and else absent.
+``measured``: how much of the score is measured (`scoring.measured`). ``counted``, since level 3: the figures
+that count (`scoring`). ``left_out`` is true for a part without any, and else absent.
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
@@ -59,7 +60,7 @@ BECAUSE: Mapping[str, str] = {
 
 def ranking(farm: FarmQueries) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
-    eligible = {*farm.eligible()}
+    eligible, measured = {*farm.eligible()}, farm.measured()
     policy = farm.policy
     return {
         "schema": "garlicfarm.ranking/1",
@@ -80,15 +81,19 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
         "publication": publication.publication(farm),
-        "members": [_member(farm, member, eligible=member in eligible) for member in farm.order()],
+        "members": [
+            _member(farm, member, measured.get(member), eligible=member in eligible)
+            for member in farm.order()
+        ],
     }
 
 
-def _member(farm: FarmQueries, member: int, *, eligible: bool) -> dict[str, object]:
+def _member(farm: FarmQueries, member: int, measured: int | None, *, eligible: bool) -> dict[str, object]:
     record, scored = farm.state.records[member], farm.statuses.get(member)
     return {
         "id": member,
         "score": None if scored is None else scored.score,
+        "measured": measured,
         "parts": {} if scored is None else _parts(scored, farm.policy.weights),
         "mode": farm.mode(member),
         "recent": farm.is_recent(member),

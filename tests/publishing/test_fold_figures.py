@@ -187,6 +187,20 @@ def test_ranking_names_what_is_left_out_and_what_is_missing() -> None:
     assert "tunnel_health: not reported" not in rows[2]["why"]
 
 
+def test_measured_is_the_weight_of_what_a_member_reports() -> None:
+    log = FigureLog(1, 2)
+    assert log.farm.measured() == {}
+    log.report(1, 0, uptime=DAY_MS, participating_tunnels=5)
+    assert log.farm.measured() == {1: 35}
+    log.report(2, 0, exploratory_tunnels=2, job_lag=1)
+    assert log.farm.measured() == {1: 27, 2: 22}  # each has half of the tunnels' 15 %
+    rows: Any = log.farm.ranking()["members"]
+    assert {row["id"]: row["measured"] for row in rows} == {1: 27, 2: 22}
+    below = FigureLog(1, level=2)
+    below.report(1, 0, uptime=DAY_MS, participating_tunnels=5)
+    assert below.farm.measured() == {1: 27}
+
+
 def test_restored_state_counts_the_same_figures() -> None:
     log = FigureLog(1, 2)
     log.report(1, 0, uptime=DAY_MS)
