@@ -70,7 +70,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import LEASES, LOWEST, OUTSIDE, algorithm_of, unknown_algorithm
+from garlicfarm.levels import LEASES, OUTSIDE, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
@@ -82,7 +82,7 @@ from garlicfarm.publishing.entries import (
     Refused,
     Status,
     observe,
-    parse_entry,
+    parse_kept,
 )
 from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.farm_queries import FarmQueries
@@ -134,7 +134,7 @@ def _scored_status(status: Status, policy: Policy, publishing: bool | None) -> S
 
 
 def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> ScoredStatus:
-    status = parse_entry(entry, farm, LOWEST)  # a status is valid at any level
+    status = parse_kept(entry, farm)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
     return _scored_status(status, policy, status.publishing)

@@ -44,10 +44,11 @@ from garlicfarm.publishing.documents import (
     NodeReport,
     RouterStatus,
     StatusDocument,
-    Tunnels,
     connect_tests,
 )
 
+Way = Literal["in_", "out"]
+WAYS: tuple[Way, Way] = ("in_", "out")
 FULL = 1_000_000
 MIDDLE = FULL // 2
 
@@ -197,16 +198,10 @@ def _headroom(configured: Bandwidth | None, current: Bandwidth | None) -> int | 
     )
 
 
-def _tunnel_share(configured: Tunnels | None, current: Tunnels | None) -> int:
-    if configured is None or current is None:
-        return MIDDLE
-    return _mean((_share(current.in_, configured.in_), _share(current.out, configured.out)))
-
-
 def _destination_health(destinations: Sequence[DestinationStatus]) -> int | None:
     if all(one.configured_tunnels is None or one.current_tunnels is None for one in destinations):
         return None
-    return _mean([_tunnel_share(one.configured_tunnels, one.current_tunnels) for one in destinations])
+    return _mean([_mean([_or_middle(_way_share(one, way)) for way in WAYS]) for one in destinations])
 
 
 def _worst_headroom(router: RouterStatus, leaves: Sequence[DestinationStatus]) -> int | None:
@@ -217,11 +212,12 @@ def _worst_headroom(router: RouterStatus, leaves: Sequence[DestinationStatus]) -
     return min((one for one in others if one is not None), default=None)
 
 
-def _way_share(leaf: DestinationStatus, way: Literal["in_", "out"]) -> int | None:
+def _way_share(leaf: DestinationStatus, way: Way) -> int | None:
     configured, current = leaf.configured_tunnels, leaf.current_tunnels
     if configured is None or current is None:
         return None
-    wanted, found = getattr(configured, way), getattr(current, way)
+    wanted = configured.in_ if way == "in_" else configured.out
+    found = current.in_ if way == "in_" else current.out
     return None if wanted is None or found is None else _share(found, wanted)
 
 

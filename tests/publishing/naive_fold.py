@@ -64,7 +64,8 @@ def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
             leaves.append(500_000)
         else:
             reported = True
-            leaves.append((part_of(have["in"], want["in"]) + part_of(have["out"], want["out"])) // 2)
+            both = [part_of(have[way], want[way]) for way in have.keys() & want.keys()]
+            leaves.append((sum(both) + 500_000 * (2 - len(both))) // 2)
     members = ((entry.get("config") or {}).get("node") or {}).get("tests")
     remote = [] if members is not None else [*(entry.get("remoteRouters") or [])]
     remote += [*(entry.get("remoteDestinations") or [])]
@@ -139,7 +140,7 @@ class Said:
         return [
             (leaf_hash(leaf["destination"]), leaf.get("leaseSetExpires"))
             for leaf in self.entry.get("destinations") or []
-            if leaf.get("currentTunnels") is None or min(leaf["currentTunnels"].values()) > 0
+            if 0 not in (leaf.get("currentTunnels") or {}).values()
         ]
 
 

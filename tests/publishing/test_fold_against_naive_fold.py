@@ -273,7 +273,12 @@ class Script:
 
     def leaf(self, leaf: str) -> dict[str, Any]:
         chance = self.chance
-        both = [{"in": chance.choice([0, 3, 3, 3]), "out": chance.choice([2, 3, 7])} for _ in range(2)]
+        both: list[dict[str, Any]] = [
+            {"in": chance.choice([0, 3, 3, 3]), "out": chance.choice([2, 3, 7])} for _ in range(2)
+        ]
+        if self.level >= 3:
+            for tunnels in both:
+                tunnels.pop(chance.choice(["in", "out", None, None]), None)
         ends = max(self.date(0) + chance.choice([-1000, 0, 999, 60_000, 10**10]), 0)
         said = {
             "configuredTunnels": both[0],
