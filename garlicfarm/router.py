@@ -22,6 +22,7 @@ from garlicfarm.publishing.documents import (
     DestinationStatus,
     RemoteStatus,
     RouterStatus,
+    StreamFigures,
     Tunnels,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "RemoteStatus",
     "Router",
     "RouterStatus",
+    "StreamFigures",
     "Tunnels",
 ]
 
