@@ -2,7 +2,7 @@
 
 Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
 lag; i2pd how many streams each SAM session has. They report neither exploratory tunnels nor other figures of
-destinations; these stay absent and count as the middle of their range (D13). They cannot say which
+destinations; these stay absent (D13). They cannot say which
 destination serves a master destination (``[[farm.leaf]]`` does). Remote destinations are measured through
 the router's SAM, where the configuration names it.
 
