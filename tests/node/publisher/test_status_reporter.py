@@ -224,10 +224,6 @@ class MeasuringRouter:
         await trio.lowlevel.checkpoint()
         return RouterStatus(uptime=1)
 
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        await trio.lowlevel.checkpoint()
-        return None
-
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
         await trio.lowlevel.checkpoint()
         return DestinationStatus(destination=encode(leaf), uptime=2)
