@@ -256,8 +256,9 @@ class NaiveFold:
         said = [figures(self.newest(one).entry) for one in self.members if self.recent(one)]
         return [name for name in figures({}) if any(one[name] is not None for one in said)]
 
-    def score(self, member: int) -> int:
-        newest, weights = self.newest(member), self.policy()["weights"]
+    def score(self, member: int, weights: dict[str, int] | None = None) -> int:
+        """``weights``: None: those in force."""
+        newest, weights = self.newest(member), weights or self.policy()["weights"]
         if self.level >= 3:
             own, values = figures(newest.entry), dict[str, list[int]]()
             for part, figure in self.counting():
