@@ -29,9 +29,6 @@ class FileRouter(Router):
         except (OSError, ValueError, KeyError) as error:
             raise RouterError(f"{path} has no figures: {error}") from error
 
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        raise NotSupported("the file names no destinations")
-
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
         raise NotSupported("the file has no figures of destinations")
 

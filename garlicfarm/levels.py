@@ -16,10 +16,12 @@ from garlicfarm._version import __version__
 
 LOWEST = 0
 """What 0.2.0 and JRaft write."""
-HIGHEST = 2
+HIGHEST = 3
 
 LEASES = 2
 """From here on leases ride on heartbeats (D24)."""
+OUTSIDE = 3
+"""From here on what other members measure of a service decides (D25)."""
 
 FIRST_ALGORITHM = 2
 """The version of the common algorithm at level 0."""
@@ -27,6 +29,7 @@ FIRST_ALGORITHM = 2
 BRINGS = {
     1: "the log records who raises a level, and stores say which program they need",
     2: "leases ride on heartbeats, so a dead machine is replaced within the time of a lease",
+    3: "a publisher that the others cannot reach is replaced, and what nobody measures has no weight",
 }
 """What each level above `LOWEST` brings, as the rest of a sentence."""
 

@@ -22,6 +22,7 @@ from garlicfarm.publishing.documents import (
     DestinationStatus,
     RemoteStatus,
     RouterStatus,
+    StreamFigures,
     Tunnels,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "RemoteStatus",
     "Router",
     "RouterStatus",
+    "StreamFigures",
     "Tunnels",
 ]
 
@@ -70,13 +72,8 @@ class Router(ABC):
 
     @abstractmethod
     async def get_local_router_status(self) -> RouterStatus:
-        """The router's own figures. A figure that it does not report is ``None``, never invented: it then
-        counts as the middle of its range (D13)."""
-
-    @abstractmethod
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        """The 32-byte hash of the leaf destination that serves ``master_hash`` (32 bytes) on this
-        router; ``None`` if it serves none. `NotSupported` if the router cannot report it."""
+        """The router's own figures. A figure that it does not report is ``None``, never invented: it is
+        then left out, or counts as the middle of its range (D13)."""
 
     @abstractmethod
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:

@@ -135,7 +135,9 @@ class Dashboard:
             return self._html("refused.html", problem.status, problem=problem, leader_url=None)
         status, ranking = farm.status(), farm.ranking()
         history = self._histories.setdefault(farm.farm, History())
-        lines = await history.lines(farm, are_documents=bool(ranking["members"]))
+        lines = await history.lines(
+            farm, are_documents=bool(ranking["members"]), counted=ranking.get("counted")
+        )
         others = [line for line in lines if line.member is None]
         return self._html(
             "dashboard.html",

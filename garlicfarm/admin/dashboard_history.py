@@ -1,7 +1,7 @@
 """The dashboard's view of a farm's log: its newest committed entries in words, and scores over time.
 
 Entries never change, so each is read and scored once, at the first request; the newest `KEPT` are cached. The
-score of a status is that of the ranking under the weights in force now.
+score of a status is that of the ranking under the weights in force now, by the figures that count now.
 """
 
 from __future__ import annotations
@@ -55,17 +55,20 @@ class History:
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque(maxlen=KEPT)
-        self._reading: tuple[bool, Mapping[str, int]] = (False, {})
+        self._reading: tuple[bool, Mapping[str, int], Sequence[str] | None] = (False, {}, None)
         self._turn = trio.Lock()
 
-    async def lines(self, farm: FarmView, *, are_documents: bool) -> Sequence[Line]:
+    async def lines(
+        self, farm: FarmView, *, are_documents: bool, counted: Sequence[str] | None = None
+    ) -> Sequence[Line]:
         """The last `KEPT` entries up to the commit index, oldest first. ``are_documents``: they are statuses,
-        orders and notes, since the farm ranks its members by them. Cancelled: keeps the entries read so far.
+        orders and notes, since the farm ranks its members by them. ``counted``: of the farm's ranking.
+        Cancelled: keeps the entries read so far.
         """
         async with self._turn:
             weights = farm.policy().get("weights", scoring.WEIGHTS)
-            if self._reading != (are_documents, weights):
-                self._reading = (are_documents, weights)
+            if self._reading != (are_documents, weights, counted):
+                self._reading = (are_documents, weights, counted)
                 self._lines.clear()
             upto = farm.commit_index
             newest = self._lines[-1].index if self._lines else 0
@@ -73,7 +76,7 @@ class History:
             with suppress(Compacted, FellBehind):  # the log was compacted: the next call continues after that
                 async for entries in farm.entries(after, PIECE_BYTES, upto=upto):
                     self._lines.extend(
-                        _document_line(farm.farm, entry, weights) if are_documents else _line(entry)
+                        _document_line(farm.farm, entry, weights, counted) if are_documents else _line(entry)
                         for entry in entries
                     )
             return tuple(self._lines)
@@ -87,7 +90,9 @@ def _line(entry: Entry) -> Line:
     return Line(entry.index, entry.term, "entry", "", text)
 
 
-def _document_line(farm: str, entry: Entry, weights: Mapping[str, int]) -> Line:
+def _document_line(
+    farm: str, entry: Entry, weights: Mapping[str, int], counted: Sequence[str] | None
+) -> Line:
     line = _line(entry)
     if entry.value_type is not ValueType.APPLICATION:
         return line
@@ -102,7 +107,10 @@ def _document_line(farm: str, entry: Entry, weights: Mapping[str, int]) -> Line:
         args = msgspec.json.encode(parsed.admin.args, enc_hook=_as_written).decode()
         return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)
     document = parsed.document
-    score = scoring.score(scoring.parts(document, parsed.node), weights)
+    parts = parsed.parts
+    if counted is not None:
+        parts = scoring.counted_parts(parsed.figures, scoring.set_of(counted))
+    score = scoring.score(parts, weights)
     by = f"member {document.id}"
     return Line(*head, "status", by, f"score {score:,}", document.date, document.id, score)
 

@@ -95,9 +95,10 @@ def _member(row: dict[str, Any]) -> Iterator[str]:
         yield f"  {sentence}"
     if row["status"] is None:
         return
-    yield f"  score {row['score']}, leaves at cost {row['cost']}"
+    measured = f", {row['measured']} % of it measured" if row.get("measured") is not None else ""
+    yield f"  score {row['score']}{measured}, leaves at cost {row['cost']}"
     for name, part in row["parts"].items():
-        told = "" if part["reported"] else ", not reported"
+        told = ", left out" if part.get("left_out") else "" if part["reported"] else ", not reported"
         yield f"    {name:18} {part['value']:>7} at {part['weight']} %{told}"
     yield f"  status of {date_text(row['date'])}, {row['age_s']:g} s old, entry {row['index']}"
     for key, value in _leaves("", row["status"]):

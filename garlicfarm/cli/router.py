@@ -23,6 +23,8 @@ UNITS = {
     "uptime": "ms",
     "jobLag": "ms",
     "leaseSetExpires": "ms since 1970",
+    "leaseEnds": "ms since 1970",
+    "roundTripMs": "ms",
     "configuredBandwidth": "bytes/s",
     "currentBandwidth": "bytes/s",
 }

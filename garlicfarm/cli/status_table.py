@@ -137,6 +137,8 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
     for leaf in body.get("published_leaves") or []:
         if leaf["seen"] is not None:
             lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")
+    if measured := measured_line(body):
+        lines.append(measured)
     for one in found:
         since = f" since {utc(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {utc(one['until_ms'])}" if one["until_ms"] else ""
@@ -147,6 +149,18 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
     if not found:
         lines.append(has_no_publisher(body["node"]))
     return lines
+
+
+def measured_line(body: dict[str, Any]) -> str:
+    """How much of the members' scores is measured; "": no member has a score."""
+    members: dict[int, list[str]] = {}
+    for member, percent in (body.get("measured") or {}).items():
+        members.setdefault(percent, []).append(member)
+    told = [
+        f"{percent} % of member{'s' if len(of) > 1 else ''} {', '.join(of)}"
+        for percent, of in sorted(members.items(), reverse=True)
+    ]
+    return f"measured of the scores: {'; '.join(told)}" if told else ""
 
 
 def more_lines(body: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ big-endian::
      2 ReconfigureSession  session u16 | session configuration             20 SessionStatus
      3 DestroySession      session u16                                     20 SessionStatus
      5 SendMessage         session u16 | destination | payload | nonce u32  none, if the nonce is 0
+     8 GetBandwidthLimits  nothing                                         23 BandwidthLimits
     32 GetDate             version string                                  33 SetDate
     41 CreateLeaseSet2     session u16 | store type u8 | LeaseSet2         none
                            | number of private keys u8
@@ -18,6 +19,8 @@ big-endian::
 
     20 SessionStatus            session u16 | status u8
     21 RequestLeaseSet          session u16 | n u8 | n x (gateway 32 | tunnel u32) | end u64 ms
+    23 BandwidthLimits          16 x u32: client in, client out, router in, router in burst, router out,
+                                router out burst in KB/s, burst s, and nine that mean nothing
     30 Disconnect               reason string
     31 MessagePayload           session u16 | message id u32 | payload
     33 SetDate                  date u64 ms | version string
@@ -62,6 +65,7 @@ _DATE = struct.Struct(">Q")
 _COUNTED = struct.Struct(">HB")
 _GATEWAY = struct.Struct(">32sI")
 _GATEWAY_UNTIL = struct.Struct(">32sIQ")
+_LIMITS = struct.Struct(">16I")
 _LENGTH = struct.Struct(">I")
 _PAYLOAD = struct.Struct(">HII")
 _PRIVATE_KEY = struct.Struct(">BHH32s")
@@ -98,6 +102,19 @@ class RequestLeaseSet(msgspec.Struct, frozen=True):
     leases: tuple[TunnelLease, ...]
 
 
+class BandwidthLimits(msgspec.Struct, frozen=True):
+    """The limits that a router sets for its clients, and for itself, each way, KB/s.
+
+    i2pd answers with how many bytes pass through it per second where its clients' limits belong, and 0 for
+    its own. Java I2P before 0.9.62 has 0 there, too.
+    """
+
+    client_in: int
+    client_out: int
+    router_in: int
+    router_out: int
+
+
 class Disconnect(msgspec.Struct, frozen=True):
     """The router closes the connection."""
 
@@ -118,13 +135,20 @@ class UnknownMessage(msgspec.Struct, frozen=True):
     body: bytes
 
 
-Message: TypeAlias = SetDate | SessionStatus | RequestLeaseSet | Disconnect | MessagePayload | UnknownMessage
+Message: TypeAlias = (
+    SetDate | SessionStatus | RequestLeaseSet | BandwidthLimits | Disconnect | MessagePayload | UnknownMessage
+)
 
 
 def encode_get_date(version: str) -> bytes:
     """``version``: of I2CP, as ``0.9.57``. The router answers with SetDate, in the order of what it was
     sent: so the answer shows that it has read all that came before."""
     return _encode(32, _encode_string(version))
+
+
+def encode_get_bandwidth_limits() -> bytes:
+    """The router answers with BandwidthLimits."""
+    return _encode(8, b"")
 
 
 def encode_create_session(configuration: bytes) -> bytes:
@@ -272,6 +296,11 @@ def _request_variable_lease_set(body: bytes) -> RequestLeaseSet:
     return RequestLeaseSet(session, tuple(TunnelLease(*one) for one in _GATEWAY_UNTIL.iter_unpack(leases)))
 
 
+def _bandwidth_limits(body: bytes) -> BandwidthLimits:
+    client_in, client_out, router_in, _, router_out, *_ = _LIMITS.unpack(body)
+    return BandwidthLimits(client_in, client_out, router_in, router_out)
+
+
 def _disconnect(body: bytes) -> Disconnect:
     return Disconnect(_decode_string(body))
 
@@ -287,6 +316,7 @@ def _message_payload(body: bytes) -> MessagePayload:
 _DECODERS: dict[int, Callable[[bytes], Message]] = {
     20: _session_status,
     21: _request_lease_set,
+    23: _bandwidth_limits,
     30: _disconnect,
     31: _message_payload,
     33: _set_date,

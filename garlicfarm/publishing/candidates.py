@@ -4,6 +4,7 @@ after the other changes."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 
 import msgspec
 
@@ -22,6 +23,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """it reports ``meta.publishing``"""
     group: tuple[bool, bool]
     score: int
+    reported: int
+    """the set of its figures (`scoring`)"""
 
     @property
     def rank(self) -> int | None:
@@ -40,6 +43,8 @@ class Candidates:
         """member → what is known of it, and the rank of its group"""
         self._dates: list[int] = []
         self._with_leaves = 0
+        self._reported: Counter[int] = Counter()
+        """each set of figures, and how many report it"""
         self._fronts: list[list[tuple[int, int]]] = [[] for _ in range(2 * _GROUPS)]
         """(−score, id) of the willing, ascending"""
 
@@ -50,6 +55,7 @@ class Candidates:
             before, rank = known
             del self._dates[bisect_left(self._dates, before.date)]
             self._with_leaves -= before.has_leaves
+            self._reported -= Counter([before.reported])
             if rank is not None:
                 front = self._fronts[rank]
                 del front[bisect_left(front, (-before.score, member))]
@@ -58,10 +64,18 @@ class Candidates:
             self._known[member] = candidate, rank
             insort(self._dates, candidate.date)
             self._with_leaves += candidate.has_leaves
+            self._reported[candidate.reported] += 1
             if rank is not None:
                 insort(self._fronts[rank], (-candidate.score, member))
         if (known is None) != (candidate is None):
             self.recent = sorted(self._known)
+
+    def reported(self) -> int:
+        """The set of the figures that any of them reports."""
+        figures = 0
+        for each in self._reported:
+            figures |= each
+        return figures
 
     def middle_date(self) -> int | None:
         """The lower median of their dates, None if there are none."""

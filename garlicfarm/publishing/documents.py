@@ -23,6 +23,8 @@ MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 IntervalMs = Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Staleness = Annotated[int, msgspec.Meta(ge=3, le=1_000)]
 MAX_TRANSIENTS = 16
+MAX_LEASES = 16
+"""of a LeaseSet"""
 MAX_LEASE_SET_BYTES = 1024
 PublishConfig = Literal["off", "on", "auto"]
 
@@ -39,7 +41,14 @@ class Bandwidth(_Document, frozen=True):
 
 
 class Tunnels(_Document, frozen=True):
-    """Tunnel counts, each way."""
+    """Tunnel counts, each way. Since level 3 one of them may be absent."""
+
+    in_: U63 | None = msgspec.field(name="in", default=None)
+    out: U63 | None = None
+
+
+class BothWays(_Document, frozen=True):
+    """`Tunnels` below level 3."""
 
     in_: U63 = msgspec.field(name="in")
     out: U63
@@ -57,8 +66,20 @@ class RouterStatus(_Document, frozen=True):
     current_bandwidth: Bandwidth | None = None
 
 
+class StreamFigures(_Document, frozen=True):
+    """The streams of a leaf. ``round_trip_ms``: the middle one of those that are open. Since the server's
+    process began to serve the leaf: ``sent_packets``; ``resent_packets``, those of them that were sent again,
+    since they were lost or late; ``refused``, packets and streams that were refused or dropped."""
+
+    round_trip_ms: U63 | None = None
+    sent_packets: U63 | None = None
+    resent_packets: U63 | None = None
+    refused: U63 | None = None
+
+
 class DestinationStatus(_Document, frozen=True):
-    """One element of ``destinations``: a leaf destination that this router serves (I2P base64)."""
+    """One element of ``destinations``: a leaf destination that this router serves (I2P base64).
+    ``lease_ends`` and ``streams`` are there since level 3, and unknown keys below it (`LATER_KEYS`)."""
 
     destination: str
     uptime: U63 | None = None
@@ -70,6 +91,12 @@ class DestinationStatus(_Document, frozen=True):
     current_connections: U63 | None = None
     lease_set_expires: U63 | None = None
     blacklist: tuple[str, ...] | None = None
+    lease_ends: Annotated[tuple[U63, ...], msgspec.Meta(max_length=MAX_LEASES)] | None = None
+    """when each of its inbound tunnels ends, ms since 1970"""
+    streams: StreamFigures | None = None
+
+
+LATER_KEYS = ("leaseEnds", "streams")
 
 
 class ConnectTest(_Document, frozen=True):

@@ -9,6 +9,8 @@
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
+* below level 3, ``configuredTunnels`` and ``currentTunnels`` have both directions, and a leaf's `LATER_KEYS`
+  are unknown ones;
 * ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport`, its ``interval_ms``
   1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at
   most 16, of 16 hexadecimal digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024
@@ -36,19 +38,22 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
-from garlicfarm.levels import HIGHEST, LEASES
+from garlicfarm.levels import HIGHEST, LEASES, LOWEST, OUTSIDE
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import FINDINGS, Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
+    LATER_KEYS,
     MAX_LEASE_SET_BYTES,
     BootedReport,
+    BothWays,
     DestinationStatus,
     MemberTest,
     NodeReport,
     StatusDocument,
+    Tunnels,
 )
 from garlicfarm.publishing.strict_json import decode_object
-from garlicfarm.publishing.validation import at, checker
+from garlicfarm.publishing.validation import Checker, at, checker
 
 DATE_END_MS = 2**32 * 1000
 """every ``date`` is earlier: I2P writes dates as u32 seconds"""
@@ -56,20 +61,22 @@ DATE_END_MS = 2**32 * 1000
 
 class Leaf(msgspec.Struct, frozen=True):
     """A leaf destination that a status reports and that is usable (D13, missing figures): its tunnels are not
-    reported, or there is at least one each way. ``expires_ms``: its LeaseSet's end, if reported."""
+    reported, or those that are reported are above 0. ``expires_ms``: its LeaseSet's end, if reported."""
 
     hash: bytes
     expires_ms: int | None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, and the
-    number of its author's process (D24), 0: not named."""
+    """A valid status: the document, its ``config.node``, its usable leaves, the figures that its score
+    depends on, the parts of the score below level 3, and the number of its author's process (D24), 0: not
+    named."""
 
     entry: bytes
     document: StatusDocument
     node: NodeReport
     leaves: tuple[Leaf, ...]
+    figures: scoring.Figures
     parts: dict[str, int | None]
     boot: int = 0
 
@@ -134,6 +141,7 @@ _TEXT_RULES = {
     "lastPublishedRI": decode,
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
+_check_both_ways = checker(StatusDocument, _TEXT_RULES, {Tunnels: BothWays})
 _NODE_RULES = {"leaseSet": _check_lease_set, "transients": _check_transient}
 _check_node = checker(NodeReport, _NODE_RULES)
 _check_booted_node = checker(BootedReport, _NODE_RULES)
@@ -143,8 +151,19 @@ _check_config_by = checker(_By, {"by": check_by})
 def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
     """Check and decode an entry, by the rule of a farm's level. Raises `EntryRefused` (its author's fault)
     with the field and the reason."""
+    return _parse(entry, farm, level, _check_both_ways if level < OUTSIDE else _check_document)
+
+
+def parse_kept(entry: bytes, farm: str) -> Entry:
+    """Decode a status that a snapshot has, by whichever level's rule it was valid. Raises `EntryRefused`."""
+    return _parse(entry, farm, LOWEST, _check_document)
+
+
+def _parse(entry: bytes, farm: str, level: int, check: Checker) -> Entry:
     tree = decode_object(entry)
-    _check_document(tree)
+    if level < OUTSIDE:
+        _drop_later_keys(tree)
+    check(tree)
     document = msgspec.convert(tree, StatusDocument)
     if document.cluster != farm:
         raise EntryRefused("cluster", "another cluster")
@@ -169,9 +188,14 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
     if document.id == 0:
         at("config", _check_config_by, config)
         return Note(str(config["by"]), document.date, document.sequence)
-    parts = scoring.parts(document, node)
     return Status(
-        entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts, boot=boot or 0
+        entry=entry.strip(),
+        document=document,
+        node=node,
+        leaves=leaves,
+        figures=scoring.figures(document, node),
+        parts=scoring.parts(document, node),
+        boot=boot or 0,
     )
 
 
@@ -185,6 +209,13 @@ def observe(entry: bytes, farm: str, level: int, term: int) -> Observation:
     if isinstance(parsed, Administrative) and parsed.admin.action in FINDINGS:
         return parsed if parsed.admin.args["term"] == term else Refused("another term")
     return parsed
+
+
+def _drop_later_keys(tree: dict[str, object]) -> None:
+    leaves = tree.get("destinations")
+    for leaf in leaves if isinstance(leaves, list) else ():
+        for key in LATER_KEYS if isinstance(leaf, dict) else ():
+            leaf.pop(key, None)
 
 
 def _destination(path: str, text: str) -> bytes:
@@ -203,7 +234,7 @@ def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
             raise EntryRefused(f"destinations[{place}].destination", "named twice")
         seen.add(hash_)
         tunnels = one.current_tunnels
-        if tunnels is None or (tunnels.in_ > 0 and tunnels.out > 0):
+        if tunnels is None or 0 not in (tunnels.in_, tunnels.out):
             usable.append(Leaf(hash_, one.lease_set_expires))
     return tuple(usable)
 

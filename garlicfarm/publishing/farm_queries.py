@@ -15,6 +15,7 @@ from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDoc
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import Policy
+from garlicfarm.publishing.scoring import ALL, measured
 
 _DAY_MS = 86_400_000
 
@@ -25,6 +26,7 @@ class FarmQueries:
     _state: FarmState
     _statuses: dict[int, ScoredStatus]
     _candidates: Candidates
+    _counted: int | None
 
     @property
     def state(self) -> FarmState:
@@ -249,6 +251,17 @@ class FarmQueries:
     def scores(self) -> dict[int, int]:
         """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
         return {id_: self._statuses[id_].score for id_ in self.members if id_ in self._statuses}
+
+    def measured(self) -> dict[int, int]:
+        """Point 4: how much of the score of each current member that has a status is measured, 0 … 100."""
+        counted, weights = self.counted_figures, self._state.policy.weights
+        known = ((id_, self._statuses[id_]) for id_ in self.members if id_ in self._statuses)
+        return {id_: measured(scored.figures, counted, weights) for id_, scored in known}
+
+    @property
+    def counted_figures(self) -> int:
+        """Point 4: the figures that count, a set as in `garlicfarm.publishing.scoring`; below level 3 all."""
+        return ALL if self._counted is None else self._counted
 
     def leases(self) -> tuple[MetaLease, ...]:
         """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates

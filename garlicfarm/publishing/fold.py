@@ -28,7 +28,9 @@ order. When a Configuration removes a member, its records are deleted at once, o
 3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
    ``off``, provided that some recent member reports a usable leaf that is not excluded. If any of these
    reports ``meta.publishing``, only those that do are eligible.
-4. *Score*: `scoring`.
+4. *Score*: `scoring`. Since level 3 a figure counts that the newest status of a recent current member
+   reports, for all scores from this entry on. Costs (`meta_leaseset`) still change only with a status of that
+   member, by its score after it, and with orders.
 5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
    it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
@@ -68,7 +70,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import LEASES, LOWEST, algorithm_of, unknown_algorithm
+from garlicfarm.levels import LEASES, OUTSIDE, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
@@ -80,7 +82,7 @@ from garlicfarm.publishing.entries import (
     Refused,
     Status,
     observe,
-    parse_entry,
+    parse_kept,
 )
 from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.farm_queries import FarmQueries
@@ -118,12 +120,13 @@ def _as_found(index: int, is_right: bool) -> bool:
     return is_right
 
 
-def _score_status(status: Status, policy: Policy, publishing: bool | None) -> ScoredStatus:
+def _scored_status(status: Status, policy: Policy, publishing: bool | None) -> ScoredStatus:
     return ScoredStatus(
         document=status.document,
         node=status.node,
         reported=status.leaves,
         leaves=policy.without_excluded(status.leaves),
+        figures=status.figures,
         parts=status.parts,
         score=scoring.score(status.parts, policy.weights),
         publishing=publishing,
@@ -131,10 +134,10 @@ def _score_status(status: Status, policy: Policy, publishing: bool | None) -> Sc
 
 
 def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> ScoredStatus:
-    status = parse_entry(entry, farm, LOWEST)  # a status is valid at any level
+    status = parse_kept(entry, farm)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
-    return _score_status(status, policy, status.publishing)
+    return _scored_status(status, policy, status.publishing)
 
 
 class PublisherFold(FarmQueries):
@@ -165,6 +168,7 @@ class PublisherFold(FarmQueries):
         self._statuses: dict[int, ScoredStatus] = {}
         self._silences = Silences()
         self._candidates = Candidates()
+        self._counted: int | None = None  # the figures that count; None: below level 3
         self._events = EventLog(self._state, [])
         self._troubles = Troubles()
 
@@ -226,6 +230,7 @@ class PublisherFold(FarmQueries):
         for id_, record in state.records.items():
             record.against = self._silences.judges(id_)
         self._find_candidates()
+        self._count_figures()
         self._evaluate(index)
 
     def snapshot(self) -> bytes:
@@ -259,7 +264,9 @@ class PublisherFold(FarmQueries):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is not a snapshot of the farm {self.farm}: {error}") from error
         self._state, self._statuses, self._silences = state, statuses, silences
+        self._counted = None
         self._find_candidates()
+        self._count_figures()
         self._events = EventLog(state, self._candidates.recent)
         self._troubles = Troubles()
 
@@ -312,12 +319,12 @@ class PublisherFold(FarmQueries):
             self._change_lease(index, ordered_ms=msgspec.convert(entry.admin.args["ms"], int))
         policy.pin(self._pinned)
         for member, scored in self._statuses.items():
-            score = scoring.score(scored.parts, policy.weights)
+            rescored = self._rescored(scored)
             self._statuses[member] = msgspec.structs.replace(
-                scored, score=score, leaves=policy.without_excluded(scored.reported)
+                rescored, leaves=policy.without_excluded(scored.reported)
             )
             record = self._state.records[member]
-            record.cost = meta_leaseset.cost(score, record.cost)
+            record.cost = meta_leaseset.cost(rescored.score, record.cost)
         self._find_candidates()
         self._evaluate(index)
 
@@ -328,8 +335,8 @@ class PublisherFold(FarmQueries):
         record.R = self._pinned.R or node.R or self.R
         record.against = 0
         self._silences.on_newest(author, record)
-        scored = self._statuses[author] = _score_status(status, state.policy, self._publishing(index, status))
-        record.cost = meta_leaseset.cost(scored.score, record.cost)
+        scored = _scored_status(status, state.policy, self._publishing(index, status))
+        self._statuses[author] = self._rescored(scored)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
@@ -344,6 +351,8 @@ class PublisherFold(FarmQueries):
         if state.leases and node.applied is not None and node.applied >= state.leases.lost.get(author, index):
             state.leases.lost.pop(author, None)
         self._find_candidate(author)
+        self._count_figures()
+        record.cost = meta_leaseset.cost(self._statuses[author].score, record.cost)
 
         if node.role == "leader":
             self._events.on_leader(node.term or 0, author)
@@ -501,8 +510,26 @@ class PublisherFold(FarmQueries):
             can_publish=scored.publishing is not None,
             group=self.group(member),
             score=scored.score,
+            reported=scoring.reported(scored.figures),
         )
         self._candidates.set(member, candidate)
+
+    # The score (point 4)
+
+    def _count_figures(self) -> None:
+        """Since level 3: score all anew if other figures count than before. The candidates have to be up to
+        date but for their scores."""
+        if self.level < OUTSIDE or self._counted == self._candidates.reported():
+            return
+        self._counted = self._candidates.reported()
+        self._statuses = {member: self._rescored(scored) for member, scored in self._statuses.items()}
+        self._find_candidates()
+
+    def _rescored(self, scored: ScoredStatus) -> ScoredStatus:
+        counted = self._counted
+        parts = scored.parts if counted is None else scoring.counted_parts(scored.figures, counted)
+        score = scoring.score(parts, self._state.policy.weights)
+        return msgspec.structs.replace(scored, parts=parts, score=score)
 
     def _choose(self, author: int) -> tuple[int | None, Because]:
         """Choose the publisher, after a counted status of ``author`` (0: after something else)."""

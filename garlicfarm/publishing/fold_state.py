@@ -12,7 +12,7 @@ from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Stalene
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
-from garlicfarm.publishing.scoring import WEIGHTS
+from garlicfarm.publishing.scoring import WEIGHTS, Figures
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -108,7 +108,9 @@ class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     reported: tuple[Leaf, ...]
     leaves: tuple[Leaf, ...]
     """``reported`` without the excluded ones"""
+    figures: Figures
     parts: dict[str, int | None]
+    """those that are not left out"""
     score: int
     publishing: bool | None
 

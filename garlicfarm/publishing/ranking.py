@@ -4,10 +4,11 @@
 
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
-     "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms",
+     "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms", "counted": [figure …],
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
-     "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
+     "members": [{"id", "score": int | null, "measured": percent | null,
+                  "parts": {name: {"value", "weight", "reported", "left_out"}},
                   "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
@@ -18,14 +19,16 @@ is in a better group: mode ``on``, or its predecessor was sanctioned), margin (i
 lost (the leader found its predecessor lost, D24).
 ``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
 longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
+``measured``: how much of the score is measured (`scoring.measured`). ``counted``, since level 3: the figures
+that count (`scoring`). ``left_out`` is true for a part without any, and else absent.
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
 The ``reason`` of a member explains its place in one phrase.
 
-The ``why`` of a member has, in this order: the parts that its status does not report, whether it is recent,
-whether it is eligible, and where they apply its sanction, that it is the publisher or when it would be, and
-that it still holds the role.
+The ``why`` of a member has, in this order: the parts that are left out, or that its status does not report,
+whether it is recent, whether it is eligible, and where they apply its sanction, that it is the publisher or
+when it would be, and that it still holds the role.
 """
 
 from __future__ import annotations
@@ -35,12 +38,13 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.publishing import publication
+from garlicfarm.levels import OUTSIDE
+from garlicfarm.publishing import publication, scoring
 from garlicfarm.publishing.events import SHORT_REASONS, reason_of
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import MemberRecord, ScoredStatus
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
-from garlicfarm.publishing.scoring import MIDDLE
+from garlicfarm.publishing.scoring import MIDDLE, WEIGHTS
 
 BECAUSE: Mapping[str, str] = {
     "": "",
@@ -56,7 +60,7 @@ BECAUSE: Mapping[str, str] = {
 
 def ranking(farm: FarmQueries) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
-    eligible = {*farm.eligible()}
+    eligible, measured = {*farm.eligible()}, farm.measured()
     policy = farm.policy
     return {
         "schema": "garlicfarm.ranking/1",
@@ -72,21 +76,25 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
         "because": reason_of(farm.state),
         "due_since": farm.due_since,
         **farm.lease_figures(),
+        **({"counted": scoring.names(farm.counted_figures)} if farm.level >= OUTSIDE else {}),
         "holders": list(farm.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
         "publication": publication.publication(farm),
-        "members": [_member(farm, member, eligible=member in eligible) for member in farm.order()],
+        "members": [
+            _member(farm, member, measured.get(member), eligible=member in eligible)
+            for member in farm.order()
+        ],
     }
 
 
-def _member(farm: FarmQueries, member: int, *, eligible: bool) -> dict[str, object]:
+def _member(farm: FarmQueries, member: int, measured: int | None, *, eligible: bool) -> dict[str, object]:
     record, scored = farm.state.records[member], farm.statuses.get(member)
-    parts = {} if scored is None else scored.parts
     return {
         "id": member,
         "score": None if scored is None else scored.score,
-        "parts": {name: _part(value, farm.policy.weights[name]) for name, value in parts.items()},
+        "measured": measured,
+        "parts": {} if scored is None else _parts(scored, farm.policy.weights),
         "mode": farm.mode(member),
         "recent": farm.is_recent(member),
         "eligible": eligible,
@@ -151,15 +159,22 @@ def _mode(farm: FarmQueries, member: int) -> str:
     return farm.mode(member) + (" by override" if member in farm.policy.overrides else "")
 
 
-def _part(value: int | None, weight: int) -> dict[str, object]:
-    return {"value": MIDDLE if value is None else value, "weight": weight, "reported": value is not None}
+def _parts(scored: ScoredStatus, weights: Mapping[str, int]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for name in WEIGHTS:
+        value = scored.parts.get(name)
+        told = {"value": MIDDLE if value is None else value, "weight": weights[name]}
+        left_out = {} if name in scored.parts else {"left_out": True}
+        found[name] = {**told, "reported": value is not None, **left_out}
+    return found
 
 
 def _why(farm: FarmQueries, member: int, *, eligible: bool) -> list[str]:
     scored, record = farm.statuses.get(member), farm.state.records[member]
     if scored is None:
         return ["not recent: no status yet", "not eligible: it is not recent"]
-    why = [f"{name}: not reported" for name, value in scored.parts.items() if value is None]
+    why = [f"{name}: left out, no recent member reports it" for name in WEIGHTS if name not in scored.parts]
+    why += [f"{name}: not reported" for name, value in scored.parts.items() if value is None]
     why.append(_why_recent(farm, record, member))
     why.append(_why_eligible(farm, scored, member, eligible=eligible))
     if record.sanction:

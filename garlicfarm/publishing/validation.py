@@ -13,6 +13,7 @@ The field of an `EntryRefused` is the path to the error: ``destinations[1].curre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -40,24 +41,36 @@ def _below(parent: str, error: EntryRefused) -> EntryRefused:
     return EntryRefused(f"{parent}{dot}{error.field}", error.reason)
 
 
-def checker(document: type[msgspec.Struct], text_rules: Mapping[str, Callable[[str], object]]) -> Checker:
+def checker(
+    document: type[msgspec.Struct],
+    text_rules: Mapping[str, Callable[[str], object]],
+    instead: Mapping[type, type] = MappingProxyType({}),
+) -> Checker:
     """A checker for objects of the type ``document``.
 
     ``text_rules``: for some names of string keys, a function that raises `ValueError`, with the fixed
-    reason as its message, for text that does not suit that key.
+    reason as its message, for text that does not suit that key. ``instead``: other types for some of those
+    that ``document`` is made of.
     """
-    return _for_type(inspect.type_info(document), None, text_rules)
+
+    def of_type(kind: inspect.Type, text_rule: Callable[[str], object] | None = None) -> Checker:
+        if isinstance(kind, inspect.StructType) and kind.cls in instead:
+            kind = inspect.type_info(instead[kind.cls])
+        return _for_type(kind, text_rule, text_rules, of_type)
+
+    return of_type(inspect.type_info(document))
 
 
 def _for_type(
     kind: inspect.Type,
     text_rule: Callable[[str], object] | None,
     rules: Mapping[str, Callable[[str], object]],
+    of_type: Callable[..., Checker],
 ) -> Checker:
     match kind:
         case inspect.UnionType(types=types):  # X | None: absent values are not checked
             (kind,) = (one for one in types if not isinstance(one, inspect.NoneType))
-            return _for_type(kind, text_rule, rules)
+            return of_type(kind, text_rule)
         case inspect.IntType():
             return _integer(kind)
         case inspect.StrType():
@@ -69,17 +82,13 @@ def _for_type(
         case inspect.DictType():
             return _exactly(dict, "not an object")
         case inspect.VarTupleType(item_type=item, max_length=most):
-            return _array(_for_type(item, text_rule, rules), most)
+            return _array(of_type(item, text_rule), most)
         case inspect.StructType(array_like=True, fields=fields):
-            return _fixed_array([_for_type(field.type, None, rules) for field in fields])
+            return _fixed_array([of_type(field.type) for field in fields])
         case inspect.StructType(fields=fields):
             return _struct(
                 [
-                    (
-                        field.encode_name,
-                        field.required,
-                        _for_type(field.type, rules.get(field.encode_name), rules),
-                    )
+                    (field.encode_name, field.required, of_type(field.type, rules.get(field.encode_name)))
                     for field in fields
                 ]
             )

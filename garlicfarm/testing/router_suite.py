@@ -102,11 +102,6 @@ class RouterSuite:
         if first.uptime is not None and second.uptime is not None:
             assert second.uptime >= first.uptime
 
-    async def test_leaf_hash_is_32_bytes_or_none(self, router: Router) -> None:
-        async with router:
-            found = await _supported(router.get_local_leaf_hash, MASTER_HASH)
-        assert found is None or (isinstance(found, bytes) and len(found) == 32)
-
     async def test_leaf_status_is_of_the_leaf_asked_for(self, router: Router, leaf: bytes) -> None:
         async with router:
             status = await _supported(router.get_local_leaf_status, leaf)

@@ -19,16 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
 
+import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.lease_set import MAX_LEASES
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
 from garlicfarm.plugin_settings import collect_problems
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
-from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
@@ -39,6 +41,7 @@ from garlicfarm_plugin_i2cp.streaming.limits import limits_for
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
 
 LOG_S = 60.0
+BYTES_PER_KB = 1024
 
 
 class ServicePublisher(Publisher):
@@ -120,20 +123,11 @@ class ServicePublisher(Publisher):
         await self._keeper.retire(successor)
 
     async def status(self) -> PublisherStatus:
-        """I2CP says nothing of outbound tunnels, so the leaf has no current ones. Its LeaseSet is renewed
-        while the router's tunnels last; their end is reported, not that of the shortened leases. A session on
-        standby shows that the router has ended that of an earlier process."""
+        """The leaf's figures: see `_leaf`. A session on standby shows that the router has ended that of an
+        earlier process."""
         keeper, now_s = self._keeper, trio.current_time()
         session = keeper.session
-        leaf = DestinationStatus(destination=encode(self.destination), configured_tunnels=self._tunnels)
         is_publishing = session is not None and session.is_publishing(now_s)
-        if session is not None:
-            leaf = DestinationStatus(
-                destination=leaf.destination,
-                uptime=round((now_s - session.began_s) * 1000),
-                configured_tunnels=self._tunnels,
-                lease_set_expires=max((each.end_ms for each in session.tunnels), default=None),
-            )
         return PublisherStatus(
             is_publishing=is_publishing,
             is_ready=keeper.is_ready,
@@ -141,9 +135,46 @@ class ServicePublisher(Publisher):
             since_ms=session.since_ms if session is not None and is_publishing else None,
             until_ms=session.until_ms if session is not None and is_publishing else None,
             published_ms=keeper.published_ms,
-            leaf=leaf,
+            leaf=self._leaf(now_s),
             problems=tuple(filter(None, (keeper.problem, self._server.problem))),
         )
+
+    def _leaf(self, now_s: float) -> DestinationStatus:
+        """The figures of the session and its streams.
+
+        I2CP says nothing of outbound tunnels, so none are reported. The inbound ones are those that the
+        router has last asked a LeaseSet for; it is renewed while they last, so their ends are reported, not
+        those of the shortened leases. Limits of the bandwidth are reported where the router says its own.
+        """
+        keeper, server, session = self._keeper, self._server, self._keeper.session
+        round_trip_s = server.round_trip_s
+        leaf = DestinationStatus(
+            destination=encode(self.destination),
+            configured_tunnels=self._tunnels,
+            current_bandwidth=Bandwidth(in_=keeper.received.per_s(now_s), out=keeper.sent.per_s(now_s)),
+            configured_connections=server.max_streams,
+            current_connections=server.open_streams,
+            streams=StreamFigures(
+                round_trip_ms=None if round_trip_s is None else round(round_trip_s * 1000),
+                sent_packets=server.counts.sent,
+                resent_packets=server.counts.resent,
+                refused=server.refused.total() + keeper.dropped.total(),
+            ),
+        )
+        if session is None:
+            return leaf
+        ends, limits = session.lease_ends(now_s), session.limits
+        if limits is not None and limits.router_in and limits.router_out:
+            in_, out = limits.client_in * BYTES_PER_KB, limits.client_out * BYTES_PER_KB
+            leaf = msgspec.structs.replace(leaf, configured_bandwidth=Bandwidth(in_=in_, out=out))
+        if session.has_asked:
+            leaf = msgspec.structs.replace(
+                leaf,
+                current_tunnels=Tunnels(in_=len(ends)),
+                lease_set_expires=max(ends, default=None),
+                lease_ends=ends[-MAX_LEASES:],
+            )
+        return msgspec.structs.replace(leaf, uptime=round((now_s - session.began_s) * 1000))
 
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()

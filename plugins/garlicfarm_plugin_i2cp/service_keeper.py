@@ -37,6 +37,7 @@ from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, open_connection
+from garlicfarm_plugin_i2cp.rate import ByteRate
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
     CLOSE_TIMEOUT_S,
@@ -82,7 +83,8 @@ class ServiceKeeper:
     ms since 1970, which ``now_ms`` reads.
 
     ``session``: the one that is open. ``published_ms``: the date of the newest LeaseSet that the router has
-    read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause.
+    read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause. ``received`` and
+    ``sent``: bytes of peers' messages, and of those to them.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class ServiceKeeper:
         self.published_ms: int | None = None
         self._problem = ""
         self.dropped: Counter[str] = Counter()
+        self.received, self.sent = ByteRate(), ByteRate()
         self._router = router
         self._keys = keys
         self._plan = plan
@@ -189,6 +192,7 @@ class ServiceKeeper:
             self.dropped["queue full"] += 1
         else:
             self._queue.append(encode_send_message(self.session.id, peer, payload))
+            self.sent.add(len(payload), trio.current_time())
             self._wake.set()
 
     # ------------------------------------------------------------------ one session after another
@@ -269,6 +273,7 @@ class ServiceKeeper:
                 connection.check_clock(message, self._now_ms())
             session.receive(message, trio.current_time())
             if isinstance(message, MessagePayload):
+                self.received.add(len(message.payload), trio.current_time())
                 self._clients.on_payload(message.payload)
             else:
                 self._wake.set()

@@ -40,12 +40,14 @@ from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
     SESSION_CREATED,
     SESSION_UPDATED,
+    BandwidthLimits,
     Message,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
     TunnelLease,
     encode_create_lease_set2,
+    encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
@@ -125,6 +127,7 @@ class ServiceSession:
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
+        self.limits: BandwidthLimits | None = None
         self.began_s = start.now_s
         self.since_ms: int | None = None
         self.drained_s = math.inf
@@ -139,7 +142,10 @@ class ServiceSession:
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
-        self._messages = [encode_reconfigure_session(self.id, self._standby)]
+        self._messages = [
+            encode_reconfigure_session(self.id, self._standby),
+            encode_get_bandwidth_limits(),
+        ]
         self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
@@ -164,6 +170,8 @@ class ServiceSession:
             case SetDate():
                 self._clock = (message.date_ms, now_s)
                 self._heartbeat.on_answered()
+            case BandwidthLimits():
+                self.limits = message
             case SessionStatus(status=status) if status not in (SESSION_CREATED, SESSION_UPDATED):
                 raise refusal(self._connection, status)
 
@@ -257,10 +265,14 @@ class ServiceSession:
             return None
         return Published(published_ms=taken.published_s * 1000, lease_set=taken.data)
 
+    def lease_ends(self, now_s: float) -> tuple[int, ...]:
+        """When the tunnels end that last, ascending, ms since 1970."""
+        now_ms = self.router_ms(now_s)
+        return tuple(sorted(each.end_ms for each in self.tunnels if each.end_ms > now_ms))
+
     def is_warm(self, now_s: float) -> bool:
         """Whether the router has tunnels that last."""
-        now_ms = self.router_ms(now_s)
-        return self.has_asked and any(each.end_ms > now_ms for each in self.tunnels)
+        return self.has_asked and bool(self.lease_ends(now_s))
 
     def is_publishing(self, now_s: float) -> bool:
         """Whether what the router publishes lasts."""

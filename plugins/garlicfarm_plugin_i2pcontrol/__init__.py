@@ -2,9 +2,8 @@
 
 Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
 lag; i2pd how many streams each SAM session has. They report neither exploratory tunnels nor other figures of
-destinations; these stay absent and count as the middle of their range (D13). They cannot say which
-destination serves a master destination (``[[farm.leaf]]`` does). Remote destinations are measured through
-the router's SAM, where the configuration names it.
+destinations; these stay absent (D13). Remote destinations are measured through the router's SAM, where the
+configuration names it.
 
 Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 """
@@ -125,9 +124,6 @@ class I2PControlRouter(Router):
             job_lag=await self._client.ask(Question.JOB_LAG),
         )
         return msgspec.structs.replace(status, last_published_ri=await self._last_published_ri())
-
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        raise NotSupported("I2PControl does not say which leaf serves it; list leaves under [[farm.leaf]]")
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
         services = await self._client.ask(Question.CLIENT_SERVICES)

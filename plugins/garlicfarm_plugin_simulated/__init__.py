@@ -6,7 +6,6 @@ with one seed are equal; seeds differ like real routers. It serves one leaf, for
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import time
@@ -63,10 +62,6 @@ class SimulatedRouter(Router):
     async def get_local_router_status(self) -> RouterStatus:
         await trio.lowlevel.checkpoint()
         return simulated_status(self.config.seed, self._elapsed_s())
-
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        await trio.lowlevel.checkpoint()
-        return hashlib.sha256(self.destination).digest()
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
         await trio.lowlevel.checkpoint()

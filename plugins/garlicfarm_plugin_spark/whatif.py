@@ -5,10 +5,10 @@ and what each member was worth as the publisher. Each setting is then a `garlicf
 of what was decoded, at a fraction of the fold's cost.
 
 **Worth.** From one of its statuses to the next, a member is worth the score of the first one under fixed
-reference weights, the defaults of `garlicfarm.publishing.scoring`. It is worth nothing if it could not
-publish: its mode was ``off`` at that status, or it did not report ``meta.publishing`` in a farm where members
-do, or it was away: its next status, its removal or the log's end followed more than `AWAY_INTERVALS`
-intervals later.
+reference weights, the defaults of `garlicfarm.publishing.scoring`, by the figures that counted in history
+then. It is worth nothing if it could not publish: its mode was ``off`` at that status, or it did not report
+``meta.publishing`` in a farm where members do, or it was away: its next status, its removal or the log's end
+followed more than `AWAY_INTERVALS` intervals later.
 
 At any time a setting is worth as much as its publisher, once that is due: nothing while there is none, during
 a hand-over, or while the publisher is away. The *score lost* is by how much the best member was worth more,
@@ -205,7 +205,7 @@ class Recording:
             member=member,
             date=status.document.date,
             interval_ms=status.node.interval_ms or fold.interval_ms,
-            score=scoring.score(status.parts),
+            score=scoring.score(fold.statuses[member].parts),
             is_willing=fold.mode(member) != "off",
             can_publish=status.publishing is not None,
         )

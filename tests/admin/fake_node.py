@@ -266,7 +266,7 @@ def ranked_row(member: int, **known: Any) -> dict[str, Any]:
         "remote_sensing": {"value": 500_000, "weight": 5, "reported": False},
     }
     about = {"mode": "auto", "eligible": True, "publisher": False, "reason": "because", "why": []}
-    return {"id": member, "score": 650_000, "parts": parts, **about, **known}
+    return {"id": member, "score": 650_000, "measured": 15, "parts": parts, **about, **known}
 
 
 def _member(member: int, role: str, **known: Any) -> dict[str, Any]:

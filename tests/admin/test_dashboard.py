@@ -97,6 +97,7 @@ async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode
     assert {"id": "member-3", "class": "unreachable"} in page.named("tr")
     assert "job lag: 250,000, weight 15 %" in page.text
     assert "remote sensing: not reported, weight 5 %" in page.text
+    assert "15 % of the score is measured" in page.text
     assert [rect["height"] for rect in page.named("rect")] == ["6.0", "12.0"]
     trend, curve = page.named("polyline")
     assert trend["points"] == curve["points"]

@@ -62,6 +62,7 @@ async def test_page_without_script_shows_everything_and_stays_as_it_is(browser, 
         "eligible": True,
         "publisher": True,
         "reason": "publisher since 1",
+        "measured": None,
         "parts": {},
         "why": ["its mode is auto"],
     }
@@ -229,7 +230,14 @@ def shutdown() -> trio.Event:
 def long_farm(node: FakeNode) -> None:
     """Seven members with long endpoints, a dead one among them, statuses of all, and long entries."""
     parts = {"router_uptime": {"value": 900_000, "weight": 20, "reported": True}}
-    about = {"score": 650_000, "mode": "auto", "eligible": True, "publisher": False, "parts": parts}
+    about = {
+        "score": 650_000,
+        "measured": 85,
+        "mode": "auto",
+        "eligible": True,
+        "publisher": False,
+        "parts": parts,
+    }
     about |= {
         "reason": "took over from 1 at index 1234567 (ahead three times in a row)",
         "why": ["because"] * 4,

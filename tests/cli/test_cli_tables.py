@@ -249,6 +249,8 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
     leaf, _ = publisher_lines(status(publishers=[], published_leaves=[{"hash": "A=", "seen": []}]))
     assert leaf == "leaf A= of member 2: not confirmed by any other member"
     assert len(publisher_lines(status(publishers=[], published_leaves=[{"hash": "A=", "seen": None}]))) == 1
+    measured = publisher_lines(status(publishers=[], measured={"1": 65, "2": 85, "3": 85}))[0]
+    assert measured == "measured of the scores: 85 % of members 2, 3; 65 % of member 1"
     sam = {"plugin": "sam", "required": True, "state": "publishing", "since_ms": 3_600_000, "problems": []}
     hooks = {"plugin": "hooks", "required": False, "state": "not ready", "since_ms": None, "until_ms": None}
     lines = publisher_lines(

@@ -24,7 +24,7 @@ from garlicfarm.levels import (
 
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=","), max_size=64)
 LEVELS = st.lists(st.integers(0, 999_999_999), min_size=2, max_size=2).map(sorted)
-GOOD = "version=0.3.0, revision=, application=log, levels=0-2, level=1"
+GOOD = "version=0.3.0, revision=, application=log, levels=0-3, level=1"
 
 
 @given(WORDS, WORDS, WORDS, LEVELS, st.integers(0, 999_999_999))
@@ -61,8 +61,8 @@ def test_no_header_is_a_program_of_the_lowest_level() -> None:
         "",
         "0.3.0",
         GOOD + ", more=1",
-        GOOD.replace("levels=0-2", "levels=2"),
-        GOOD.replace("levels=0-2", "levels=-1-2"),
+        GOOD.replace("levels=0-3", "levels=2"),
+        GOOD.replace("levels=0-3", "levels=-1-2"),
         GOOD.replace("level=1", "level=one"),
         GOOD.replace("level=1", "level=01"),
         GOOD.replace("level=1", "level=١"),
@@ -78,7 +78,7 @@ def test_malformed_header_is_refused(header: str) -> None:
         parse_program(header)
 
 
-@pytest.mark.parametrize("wrong", [("levels=0-2", "levels=3-2"), ("level=1", "level=3")])
+@pytest.mark.parametrize("wrong", [("levels=0-3", "levels=4-3"), ("level=1", "level=4")])
 def test_header_that_contradicts_itself_is_refused(wrong: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="contradicts itself"):
         parse_program(GOOD.replace(*wrong))

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys
@@ -115,6 +116,11 @@ async def publish(publisher: Publisher, due_index: int) -> Published:
     return published
 
 
+async def figures(publisher: Publisher) -> object:
+    """What is reported of its leaf."""
+    return msgspec.to_builtins((await publisher.status()).leaf)
+
+
 async def wait_published_again(publisher: Publisher) -> None:
     """Until its router has been given another LeaseSet than now."""
     until_ms = (await publisher.status()).until_ms
@@ -160,6 +166,7 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         await trio.sleep(STANDBY_S)
         await wait_published_again(a)  # the successor's LeaseSet has to be newer than this one, too
         has_ended = await nursery.start(drip, network[CLIENT - 1].proxy, host)
+        tell("figures", publishes=await figures(a), stands_by=await figures(b))
         until_ms = (await a.status()).until_ms or 0
         begun_s = trio.current_time()
         await a.retire(None)

@@ -24,13 +24,28 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 def test_service_is_fetched_from_one_publisher_after_another(told: dict[str, dict[str, Any]]) -> None:
     """The run waits for the answers of the right one; so it has ended well if it told everything."""
     assert list(told) == [
-        *("standby", "unpublished", "elected", "moved", "drained", "stays"),
+        *("standby", "unpublished", "elected", "figures", "moved", "drained", "stays"),
         *("gone", "survived", "restarted", "back"),
     ]
 
 
 def test_no_floodfill_has_the_lease_set_of_a_session_on_standby(told: dict[str, dict[str, Any]]) -> None:
     assert told["unpublished"]["counts"] == [0, 0, 0, 0]
+
+
+def test_leaf_has_the_figures_of_its_session_and_streams(told: dict[str, dict[str, Any]]) -> None:
+    publishes, stands_by = told["figures"]["publishes"], told["figures"]["stands_by"]
+    for leaf in (publishes, stands_by):
+        assert leaf["currentTunnels"].keys() == {"in"}
+        assert leaf["currentTunnels"]["in"] == len(leaf["leaseEnds"]) >= 1
+        assert leaf["leaseSetExpires"] == max(leaf["leaseEnds"])
+        assert "configuredBandwidth" not in leaf  # i2pd tells no limits
+        assert leaf["currentConnections"] <= leaf["configuredConnections"]
+    assert publishes["currentConnections"] >= 1
+    assert publishes["currentBandwidth"]["out"] > 0
+    assert publishes["streams"]["roundTripMs"] >= 0
+    assert publishes["streams"]["sentPackets"] > publishes["streams"]["resentPackets"]
+    assert stands_by["currentConnections"] == stands_by["streams"]["sentPackets"] == 0
 
 
 def test_client_stays_with_the_successor_and_loses_at_most_one_request(told):

@@ -19,6 +19,7 @@ CREATE_SESSION = 1
 RECONFIGURE_SESSION = 2
 DESTROY_SESSION = 3
 SEND_MESSAGE = 5
+GET_BANDWIDTH_LIMITS = 8
 CREATE_LEASE_SET_2 = 41
 
 
@@ -29,7 +30,8 @@ class FakeRouter:
     ``asks_after_s``: how long its tunnels take, after which it asks for a LeaseSet; None: for ever.
     ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
     answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
-    tunnels last that it asks with.
+    tunnels last that it asks with. ``limits``: the first of its answer to GetBandwidthLimits; by default
+    those of an i2pd that nothing passes through.
     """
 
     now_ms: Callable[[], int]
@@ -38,6 +40,7 @@ class FakeRouter:
     is_silent: bool = False
     garbage: bytes | None = None
     tunnel_s: tuple[int, ...] = (600,)
+    limits: tuple[int, ...] = ()
     received: list[tuple[float, int, bytes]] = field(default_factory=list)
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
@@ -122,6 +125,8 @@ class FakeRouter:
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
                 if status == 1 and self.asks_after_s is not None:
                     nursery.start_soon(self._ask_later, self.asks_after_s)
+            elif type_ == GET_BANDWIDTH_LIMITS:
+                await send(stream, 23, struct.pack(">16I", *self.limits, *[0] * (16 - len(self.limits))))
             elif type_ == RECONFIGURE_SESSION:
                 await send(stream, 20, b"\x12\x34\x02")
             elif type_ == DESTROY_SESSION:

@@ -15,6 +15,7 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
     META_LEASE_SET,
+    BandwidthLimits,
     Disconnect,
     Message,
     MessageDecoder,
@@ -27,6 +28,7 @@ from garlicfarm.i2p.i2cp import (
     encode_create_lease_set2,
     encode_create_session,
     encode_destroy_session,
+    encode_get_bandwidth_limits,
     encode_get_date,
     encode_reconfigure_session,
     encode_send_message,
@@ -37,7 +39,7 @@ u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 string = st.text(max_size=40)
 hash_ = st.binary(min_size=32, max_size=32)
-DECODED = {20, 21, 30, 31, 33, 37}
+DECODED = {20, 21, 23, 30, 31, 33, 37}
 
 
 def frame(type_: int, body: bytes) -> bytes:
@@ -58,6 +60,9 @@ def written(message: Message) -> bytes:
                 37,
                 body + b"".join(one.gateway + struct.pack(">IQ", one.tunnel, one.end_ms) for one in leases),
             )
+        case BandwidthLimits(client_in, client_out, router_in, router_out):
+            limits = [client_in, client_out, router_in, 7, router_out, 8, 9, *[0] * 9]
+            return frame(23, b"".join(struct.pack(">I", limit) for limit in limits))
         case Disconnect(reason):
             data = reason.encode()
             return frame(30, bytes([len(data)]) + data)
@@ -71,6 +76,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(SetDate, u64, string),
     st.builds(SessionStatus, u16, st.integers(0, 255)),
     st.builds(RequestLeaseSet, u16, st.lists(st.builds(TunnelLease, hash_, u32, u64), max_size=5).map(tuple)),
+    st.builds(BandwidthLimits, u32, u32, u32, u32),
     st.builds(Disconnect, string),
     st.builds(MessagePayload, u16, st.binary(max_size=400)),
     st.builds(
@@ -168,6 +174,9 @@ def test_messages_to_the_router_are_those_that_i2pd_took() -> None:
     assert encode_create_session(b"configuration") == bytes.fromhex("0000000d01") + b"configuration"
     assert encode_reconfigure_session(0x1F2B, b"new") == bytes.fromhex("0000000502 1f2b") + b"new"
     assert encode_destroy_session(0x1F2B) == bytes.fromhex("0000000203 1f2b")
+    assert encode_get_bandwidth_limits() == bytes.fromhex(
+        "0000000008"
+    )  # 2.45.1 answered 0000004017, 64 zeros
     # The zero at the end, no private keys, is needed by i2pd.
     assert encode_create_lease_set2(0x1F2B, META_LEASE_SET, b"LS") == bytes.fromhex(
         "0000000629 1f2b 07 4c53 00"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import trio
 
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
@@ -18,7 +21,7 @@ from garlicfarm.i2p.lease_set import verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
-from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpPublisher, service
 from garlicfarm_plugin_i2cp.streaming.packet import (
@@ -34,6 +37,7 @@ from tests.publishers.i2cp_keys import bundle, now_ms
 from tests.publishers.i2cp_router import (
     CREATE_SESSION,
     DESTROY_SESSION,
+    GET_BANDWIDTH_LIMITS,
     RECONFIGURE_SESSION,
     SEND_MESSAGE,
     Listening,
@@ -132,17 +136,29 @@ async def test_figures_of_the_leaf_are_those_of_its_session(make: Make, keys: De
     publisher = make(quantity=7)  # those of the bundle are 2
     async with publisher:
         before = (await publisher.status()).leaf
-        assert before == DestinationStatus(destination=destination, configured_tunnels=Tunnels(in_=2, out=2))
+        limits = before.configured_connections if before else None
+        nothing = StreamFigures(sent_packets=0, resent_packets=0, refused=0)
+        unused = DestinationStatus(
+            destination=destination,
+            configured_tunnels=Tunnels(in_=2, out=2),
+            current_bandwidth=Bandwidth(in_=0, out=0),
+            configured_connections=limits,
+            current_connections=0,
+            streams=nothing,
+        )
+        assert before == unused
+        assert limits
         await publisher.standby()
         status = await publisher.status()
         assert status.leaf is not None
         assert status.leaf.lease_set_expires is not None
         assert status.leaf.lease_set_expires - now_ms() == pytest.approx(600_000, abs=60_000)
-        assert status.leaf == DestinationStatus(
-            destination=destination,
+        assert status.leaf == msgspec.structs.replace(
+            unused,
             uptime=status.leaf.uptime,
-            configured_tunnels=Tunnels(in_=2, out=2),
+            current_tunnels=Tunnels(in_=1),
             lease_set_expires=status.leaf.lease_set_expires,
+            lease_ends=(status.leaf.lease_set_expires,),
         )
         assert (status.is_publishing, status.is_ready, status.problems) == (False, True, ())
         assert status.is_withdrawn
@@ -153,6 +169,68 @@ async def test_figures_of_the_leaf_are_those_of_its_session(make: Make, keys: De
         assert status.since_ms == published.published_ms
         assert status.until_ms is not None
         assert status.until_ms - published.published_ms == pytest.approx(90_000, abs=2_000)
+
+
+async def leaf_where(
+    publisher: I2cpPublisher, is_so: Callable[[DestinationStatus], Any]
+) -> DestinationStatus:
+    """The figures of the leaf, once they are so: asked again and again, as the node does."""
+    with trio.fail_after(240):
+        for _ in itertools.count():
+            leaf = (await publisher.status()).leaf
+            assert leaf is not None
+            if is_so(leaf):
+                return leaf
+            await trio.sleep(0.01)
+    raise AssertionError("unreachable")
+
+
+async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listening: Listening) -> None:
+    async with make() as publisher:
+        await publisher.standby()
+        await publisher.publish(order())
+        for body in (syn(1), b"none"):
+            await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, len(body)) + body)
+        await wait_until(lambda: bool(listening.router.bodies(SEND_MESSAGE)))
+        leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
+        assert leaf.current_connections == 1
+        # a SYN that the peer has not acknowledged
+        assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)
+        leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over
+        assert leaf.current_bandwidth is not None
+        assert leaf.current_bandwidth.in_ > 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ((300, 60, 400, 500, 80, 90, 20), Bandwidth(in_=300 * 1024, out=60 * 1024)),  # Java I2P
+        ((300, 60), None),  # before 0.9.62
+        ((2456, 3826), None),  # i2pd, which passes so many bytes a second
+        ((2**32 - 1,) * 7, Bandwidth(in_=(2**32 - 1) * 1024, out=(2**32 - 1) * 1024)),
+    ],
+)
+async def test_limits_of_the_bandwidth_are_reported_where_the_router_says_its_own(
+    make: Make, listening: Listening, limits: tuple[int, ...], found: Bandwidth | None
+) -> None:
+    listening.router.limits = limits
+    async with make() as publisher:
+        await publisher.standby()
+        await publisher.publish(order())  # it has read the answer then
+        leaf = (await publisher.status()).leaf
+        assert leaf is not None
+        assert leaf.configured_bandwidth == found
+        assert len(listening.router.bodies(GET_BANDWIDTH_LIMITS)) == 1
+
+
+async def test_tunnels_that_have_ended_are_none(make: Make, listening: Listening) -> None:
+    """Such a leaf is usable for no member, until the router has others."""
+    async with make() as publisher:
+        await publisher.standby()
+        listening.router.tunnel_s = (-1, -2)
+        await listening.router.ask()
+        leaf = await leaf_where(publisher, lambda leaf: not leaf.lease_ends)
+        assert (leaf.current_tunnels, leaf.lease_set_expires) == (Tunnels(in_=0), None)
 
 
 async def test_session_without_tunnels_shows_that_the_router_has_ended_an_earlier_one(

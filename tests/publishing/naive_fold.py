@@ -64,7 +64,8 @@ def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
             leaves.append(500_000)
         else:
             reported = True
-            leaves.append((part_of(have["in"], want["in"]) + part_of(have["out"], want["out"])) // 2)
+            both = [part_of(have[way], want[way]) for way in have.keys() & want.keys()]
+            leaves.append((sum(both) + 500_000 * (2 - len(both))) // 2)
     members = ((entry.get("config") or {}).get("node") or {}).get("tests")
     remote = [] if members is not None else [*(entry.get("remoteRouters") or [])]
     remote += [*(entry.get("remoteDestinations") or [])]
@@ -79,6 +80,36 @@ def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
         "destination_health": sum(leaves) // len(leaves) if reported else None,
         "remote_sensing": part_of(tests.count(True), len(tests)) if tests else None,
     }
+
+
+def figures(entry: dict[str, Any]) -> dict[tuple[str, str], int | None]:
+    """By part and figure, since level 3; None: not reported."""
+    parts, router = score_parts(entry), entry.get("router") or {}
+    leaves = entry.get("destinations") or []
+    exploratory, participating = router.get("exploratoryTunnels"), router.get("participatingTunnels")
+    found = {
+        (name, "whole"): parts[name]
+        for name in ("router_uptime", "job_lag", "bandwidth_headroom", "remote_sensing")
+    }
+    found["tunnel_health", "exploratory"] = None if exploratory is None else part_of(exploratory, 4)
+    found["tunnel_health", "participating"] = None if participating is None else saturating(participating, 50)
+    rooms = []
+    for leaf in leaves:
+        limit, used = leaf.get("configuredBandwidth"), leaf.get("currentBandwidth")
+        if limit is not None and used is not None:
+            rooms.append(min(part_of(limit[way] - used[way], limit[way]) for way in ("in", "out")))
+    if found["bandwidth_headroom", "whole"] is None and rooms:
+        found["bandwidth_headroom", "whole"] = min(rooms)
+    for way in ("in", "out"):
+        shares = []
+        for leaf in leaves:
+            have = (leaf.get("currentTunnels") or {}).get(way)
+            want = (leaf.get("configuredTunnels") or {}).get(way)
+            shares.append(None if have is None or want is None else part_of(have, want))
+        known = [one for one in shares if one is not None]
+        total = sum(known) + 500_000 * (len(shares) - len(known))
+        found["destination_health", way] = total // len(shares) if known else None
+    return found
 
 
 def leaf_hash(destination: str) -> bytes:
@@ -109,7 +140,7 @@ class Said:
         return [
             (leaf_hash(leaf["destination"]), leaf.get("leaseSetExpires"))
             for leaf in self.entry.get("destinations") or []
-            if leaf.get("currentTunnels") is None or min(leaf["currentTunnels"].values()) > 0
+            if 0 not in (leaf.get("currentTunnels") or {}).values()
         ]
 
 
@@ -220,9 +251,23 @@ class NaiveFold:
         usable = [] if newest is None else newest.usable()
         return [leaf for leaf in usable if b64encode(leaf[0], altchars=b"-~").decode() not in excluded]
 
-    def score(self, member: int) -> int:
-        newest = self.newest(member)
-        parts, weights = score_parts(newest.entry), self.policy()["weights"]
+    def counting(self) -> list[tuple[str, str]]:
+        """The figures that some recent member reports."""
+        said = [figures(self.newest(one).entry) for one in self.members if self.recent(one)]
+        return [name for name in figures({}) if any(one[name] is not None for one in said)]
+
+    def score(self, member: int, weights: dict[str, int] | None = None) -> int:
+        """``weights``: None: those in force."""
+        newest, weights = self.newest(member), weights or self.policy()["weights"]
+        if self.level >= 3:
+            own, values = figures(newest.entry), dict[str, list[int]]()
+            for part, figure in self.counting():
+                value = own[part, figure]
+                values.setdefault(part, []).append(500_000 if value is None else value)
+            total = sum(weights[one] for one in values)
+            shares = [weights[one] * (sum(values[one]) // len(values[one])) for one in values]
+            return sum(shares) // total if total else 500_000
+        parts = score_parts(newest.entry)
         return sum(weights[one] * (500_000 if parts[one] is None else parts[one]) for one in weights) // 100
 
     def eligible(self) -> list[int]:

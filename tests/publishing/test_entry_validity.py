@@ -10,7 +10,7 @@ import pytest
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.levels import HIGHEST
+from garlicfarm.levels import HIGHEST, OUTSIDE
 from garlicfarm.publishing.documents import RouterStatus, StatusDocument
 from garlicfarm.publishing.entries import (
     Administrative,
@@ -162,6 +162,51 @@ def test_check_invalid_entry_is_refused_with_field_and_reason_and_skipped_by_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("figures", "field", "reason"),
+    [
+        ({"leaseEnds": [-1]}, "leaseEnds[0]", "out of range"),
+        ({"leaseEnds": [1] * 17}, "leaseEnds", "too many"),
+        ({"streams": []}, "streams", "not an object"),
+        ({"streams": {"sentPackets": 2**63}}, "streams.sentPackets", "out of range"),
+        ({"streams": {"refused": "7"}}, "streams.refused", "not an integer"),
+    ],
+)
+def test_keys_of_a_leaf_since_level_3_are_unknown_ones_below(
+    figures: dict[str, Any], field: str, reason: str
+) -> None:
+    entry = json.dumps(valid(destinations=[leaf(**figures)])).encode()
+    assert isinstance(parse_entry(entry, "farm", OUTSIDE - 1), Status)
+    with pytest.raises(EntryRefused) as refused:
+        parse_entry(entry, "farm", OUTSIDE)
+    assert (refused.value.field, refused.value.reason) == (f"destinations[0].{field}", reason)
+
+
+@pytest.mark.parametrize("key", ["configuredTunnels", "currentTunnels"])
+@pytest.mark.parametrize("tunnels", [{"in": 3}, {"out": 3}, {}, {"in": 3, "out": None}])
+def test_tunnels_of_one_way_are_valid_since_level_3(key: str, tunnels: dict[str, Any]) -> None:
+    entry = json.dumps(valid(destinations=[leaf(**{key: tunnels})])).encode()
+    parsed = parse_entry(entry, "farm", OUTSIDE)
+    assert isinstance(parsed, Status)
+    assert len(parsed.leaves) == 1
+    with pytest.raises(EntryRefused, match="missing") as refused:
+        parse_entry(entry, "farm", OUTSIDE - 1)
+    assert refused.value.field == f"destinations[0].{key}.{'out' if 'in' in tunnels else 'in'}"
+
+
+def test_state_keeps_statuses_that_were_valid_at_the_level_of_then() -> None:
+    """A key that was unknown then, whatever it has; and since level 3, tunnels of one way."""
+    farm, other = PublisherFold("farm"), PublisherFold("farm")
+    farm.configure(0, configuration(1, 2, 3))
+    farm.apply(1, 1, json.dumps(valid(id=1, destinations=[leaf(streams="odd")])).encode())
+    farm.configure(2, msgspec.structs.replace(configuration(1, 2, 3), level=OUTSIDE))
+    farm.apply(3, 1, json.dumps(valid(destinations=[leaf(currentTunnels={"in": 1})])).encode())
+    assert farm.skipped == {}
+    other.restore(farm.snapshot())
+    assert other.snapshot() == farm.snapshot()
+    assert other.ranking() == farm.ranking()
+
+
 def test_parse_status_at_the_limits_of_the_keys_of_a_node_is_valid() -> None:
     node = {
         "tests": [[1, -1], [2**31 - 1, 0]],
@@ -194,7 +239,8 @@ def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tunnels", "usable"), [(None, True), ((1, 1), True), ((0, 1), False), ((1, 0), False)]
+    ("tunnels", "usable"),
+    [(None, True), ((1, 1), True), ((0, 1), False), ((1, 0), False), ((1, None), True), ((None, 0), False)],
 )
 def test_parse_leaf_is_usable_unless_it_reports_no_tunnels(tunnels, usable):
     reported = None if tunnels is None else {"in": tunnels[0], "out": tunnels[1]}

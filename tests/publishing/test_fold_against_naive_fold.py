@@ -42,6 +42,7 @@ MALFORMED = [
 ]
 LEAVES = [destination(seed) for seed in range(20)]
 HASHES = [encode(destination_hash(leaf)) for leaf in LEAVES]
+BOTH_WAYS = [("configuredTunnels", 0), ("currentTunnels", 0)]
 WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "destination_health"]
 
 
@@ -67,15 +68,19 @@ class Script:
         self.equals = chance.random() < 0.2  # all have the same figures
         self.boots = {member: chance.choice([0, 1, 1, 7]) for member in range(most + 1)}
         self.bootless = chance.random() < 0.1
+        self.rates: dict[str, float] = {}  # how often a figure is reported, if less than usually
+        if chance.random() < 0.7:
+            self.rates = {name: chance.choice([0, 0.1, 0.9]) for name, _ in [*self.router(1), *BOTH_WAYS]}
         self.seen: Counter[str] = Counter()
 
     def run(self) -> Counter[str]:
         """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
         count = self.chance.choice([1, 2, 3, 3, 4, 5] if self.most == 6 else range(6, self.most))
-        self.level = self.chance.choice([0, 0, 0, 1, 2])
+        self.level = self.chance.choice([0, 0, 0, 1, 2, 3])
         self.configure(sorted(self.chance.sample(range(1, self.most), count)))
         for _ in range(self.length):
             before = self.naive.publisher, self.naive.due_since
+            counting = self.naive.counting() if self.level >= 3 else []
             was_held = len(self.naive.holders)
             self.step()
             snapshot = self.farm.snapshot()
@@ -98,6 +103,7 @@ class Script:
                 self.seen["silent, and held at level 2"] += bool(silent)
                 self.seen["lost"] += any(map(self.naive.lost_index, self.naive.members))
                 self.seen["a longer lease may run"] += lease["before_ms"] > 0
+            self.seen["other figures count"] += bool(counting) and counting != self.naive.counting()
             self.seen["three recent"] += sum(map(self.naive.recent, self.naive.members)) == 3
             self.seen["sanctioned"] += any(map(self.naive.sanction, self.naive.members))
         return self.seen + Counter(self.naive.skipped)
@@ -108,7 +114,7 @@ class Script:
         self.term += self.chance.random() < 0.05
         what = self.chance.random()
         if what < 0.01:
-            self.level = max(self.level, self.chance.choice([0, 1, 2, 2]))
+            self.level = max(self.level, self.chance.choice([0, 1, 2, 3]))
             self.configure([*self.naive.members])
         elif what < 0.03:
             self.configure(self.another_membership())
@@ -234,7 +240,7 @@ class Script:
             "date": self.date(member),
             "config": {"node": node, "unknown": [1.5, "x"]},
             "meta": meta | ({} if publishing is None else {"publishing": publishing}),
-            "router": {name: value for name, value in self.router(member) if chance.random() < 0.9},
+            "router": {name: one for name, one in self.router(member) if self.is_reported(name, 0.9)},
             "destinations": [
                 self.leaf(one) for one in chance.sample(LEAVES, chance.choice([0, 1, 1, 2, 18]))
             ],
@@ -253,6 +259,9 @@ class Script:
             self.quality[member] = chance.randrange(101)
         return entry
 
+    def is_reported(self, name: str, usually: float) -> bool:
+        return self.chance.random() < min(self.rates.get(name, 1), usually)
+
     def router(self, member: int) -> Iterator[tuple[str, Any]]:
         chance, quality = self.chance, self.quality[member]
         yield "uptime", chance.choice([quality * 500_000, 2**63 - 1, 0])
@@ -264,15 +273,24 @@ class Script:
 
     def leaf(self, leaf: str) -> dict[str, Any]:
         chance = self.chance
-        both = [{"in": chance.choice([0, 3, 3, 3]), "out": chance.choice([2, 3, 7])} for _ in range(2)]
+        both: list[dict[str, Any]] = [
+            {"in": chance.choice([0, 3, 3, 3]), "out": chance.choice([2, 3, 7])} for _ in range(2)
+        ]
+        if self.level >= 3:
+            for tunnels in both:
+                tunnels.pop(chance.choice(["in", "out", None, None]), None)
         ends = max(self.date(0) + chance.choice([-1000, 0, 999, 60_000, 10**10]), 0)
         said = {
             "configuredTunnels": both[0],
             "currentTunnels": both[1],
+            "configuredBandwidth": {"in": 1000, "out": chance.choice([1000, 0])},
+            "currentBandwidth": {"in": chance.randrange(1200), "out": 0},
             "leaseSetExpires": ends,
             "uptime": None,
         }
-        return {"destination": leaf} | {name: one for name, one in said.items() if chance.random() < 0.6}
+        return {"destination": leaf} | {
+            name: one for name, one in said.items() if self.is_reported(name, 0.6)
+        }
 
 
 @settings(max_examples=60)
@@ -292,6 +310,7 @@ HAPPENS = {
     *("vacant", "ineligible", "group", "margin", "handed over", "three recent", "sanctioned"),
     *("repeated", "not a member", "years ahead", *(reason for _, reason in MALFORMED)),
     *("lost", "released", "removed, and held at level 2", "silent, and held at level 2"),
+    "other figures count",
     *("a longer lease may run", "former process", "another term", "another naming", "another change"),
 }
 

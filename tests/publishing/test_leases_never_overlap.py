@@ -17,7 +17,7 @@ import pytest
 
 from garlicfarm.publishing import fold as fold_module
 from garlicfarm.publishing.documents import Bandwidth, DestinationStatus, NodeReport, RouterStatus
-from garlicfarm.publishing.entries import encode_admin, parse_entry
+from garlicfarm.publishing.entries import encode_admin, parse_kept
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.orders import Published
@@ -190,7 +190,7 @@ class SimulatedFarm:
 @pytest.fixture(autouse=True)
 def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All members apply the same entries: what an entry says is read of it for all of them."""
-    monkeypatch.setattr(fold_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
+    monkeypatch.setattr(fold_module, "parse_kept", lru_cache(maxsize=1000)(parse_kept))
 
 
 @pytest.mark.slow

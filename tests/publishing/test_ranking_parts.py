@@ -18,7 +18,21 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
     Tunnels,
 )
-from garlicfarm.publishing.scoring import FULL, MIDDLE, WEIGHTS, parts, score
+from garlicfarm.publishing.scoring import (
+    ALL,
+    FIGURES,
+    FULL,
+    MIDDLE,
+    NAMES,
+    WEIGHTS,
+    counted_parts,
+    figures,
+    names,
+    parts,
+    reported,
+    score,
+    set_of,
+)
 
 DAY_MS = 86_400_000
 HUGE = 2**63 - 1
@@ -132,3 +146,56 @@ def test_score_of_nothing_reported_is_the_middle_and_weights_add_up() -> None:
 @pytest.mark.parametrize(("name", "weight"), WEIGHTS.items())
 def test_score_each_part_counts_by_its_weight(name: str, weight: int) -> None:
     assert score({**dict.fromkeys(WEIGHTS, 0), name: FULL}) == weight * 10_000
+
+
+def figure(name: str, **changes: Any) -> int | None:
+    document = StatusDocument(cluster="farm", date=1, id=1, **changes)
+    return figures(document, NodeReport())[NAMES.index(name)]
+
+
+def test_figures_are_those_of_the_parts_in_their_order() -> None:
+    assert FIGURES.keys() == WEIGHTS.keys()
+    assert names(ALL) == [*NAMES]
+    assert set_of(names(0b101)) == 0b101
+    assert set_of(["router.jobLag", "router.luck"]) == 0b10
+    document = StatusDocument(
+        cluster="farm", date=1, id=1, router=RouterStatus(uptime=0, participating_tunnels=0)
+    )
+    own = figures(document, NodeReport())
+    assert names(reported(own)) == ["router.uptime", "router.participatingTunnels"]
+    assert counted_parts(own, ALL) == parts(document, NodeReport())
+    assert counted_parts(own, reported(own)) == {"router_uptime": 0, "tunnel_health": 0}
+
+
+@pytest.mark.parametrize(
+    ("leaves", "values"),
+    [
+        ([], (None, None)),
+        ([leaf(None, (4, 4))], (None, None)),
+        ([leaf((4, 4), (4, 1))], (FULL, 250_000)),
+        ([leaf((4, 4), (HUGE, 0)), leaf((4, 4), None)], (750_000, 250_000)),
+    ],
+)
+def test_tunnels_of_leaves_are_a_figure_each_way(leaves: list[Any], values: tuple[int | None, ...]) -> None:
+    ways = [figure(f"destinations.currentTunnels.{way}", destinations=tuple(leaves)) for way in ("in", "out")]
+    assert tuple(ways) == values
+
+
+def test_bandwidth_is_that_of_the_worst_leaf_where_the_router_reports_none() -> None:
+    leaves = tuple(
+        DestinationStatus(
+            destination="", configured_bandwidth=bandwidth(100, 100), current_bandwidth=bandwidth(used, 0)
+        )
+        for used in (20, 70)
+    )
+    other = DestinationStatus(destination="", current_bandwidth=bandwidth(100, 100))
+    assert figure("currentBandwidth", destinations=(other,)) is None
+    assert figure("currentBandwidth", destinations=(*leaves, other)) == 300_000
+    router = RouterStatus(configured_bandwidth=bandwidth(100, 100), current_bandwidth=bandwidth(0, 0))
+    assert figure("currentBandwidth", destinations=leaves, router=router) == FULL
+
+
+def test_score_without_any_part_or_weight_is_the_middle() -> None:
+    assert score({}) == MIDDLE
+    assert score({"job_lag": FULL}, dict.fromkeys(WEIGHTS, 0) | {"router_uptime": 100}) == MIDDLE
+    assert score({"job_lag": FULL, "remote_sensing": 0}) == FULL * 15 // 20

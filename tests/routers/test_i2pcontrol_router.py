@@ -241,7 +241,6 @@ async def test_requests_of_all_methods_never_set_anything(control_server, make, 
     control_server.answer = answer or control_server.replay
     questions: dict[str, tuple[object, ...]] = {
         "get_local_router_status": (),
-        "get_local_leaf_hash": (bytes(32),),
         "get_local_leaf_status": (bytes(391),),
         "get_remote_measured_status": (bytes(32),),
     }

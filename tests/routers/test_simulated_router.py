@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 from base64 import b64encode
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from garlicfarm.router import MEASUREMENT_TIMEOUT_S, RemoteStatus, RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_simulated import SimulatedConfig, SimulatedRouter, simulated_status
 
-MASTER = bytes(32)
 WANDERING = ["job_lag", "exploratory_tunnels", "participating_tunnels"]
 
 
@@ -105,12 +103,8 @@ def test_destination_is_391_bytes_with_an_ed25519_key_certificate(seed: int) -> 
     assert destination != simulated_destination(seed + 1)
 
 
-async def test_leaf_of_any_master_is_the_destination(router: SimulatedRouter) -> None:
-    assert router.destination == simulated_destination(7)
-    assert await router.get_local_leaf_hash(MASTER) == hashlib.sha256(router.destination).digest()
-
-
 async def test_leaf_status_has_tunnels_and_a_lease_set_that_lasts(router: SimulatedRouter) -> None:
+    assert router.destination == simulated_destination(7)
     status = await router.get_local_leaf_status(router.destination)
     assert status.current_tunnels.in_ > 0
     assert status.current_tunnels.out > 0

@@ -13,22 +13,22 @@ from typing import Any
 
 import msgspec
 
-from tests.publishing.naive_fold import DEFAULTS, NaiveFold, Said, score_parts
+from tests.publishing.naive_fold import DEFAULTS, NaiveFold, Said
 
 Step = list[int] | tuple[bytes, str | None]
 """The members of a Configuration, or an entry and why it is malformed."""
 
 
 class State(msgspec.Struct):
-    """The farm after an entry. ``said``: the status of a member that it is, with the interval and the mode
-    then."""
+    """The farm after an entry. ``said``: the status of a member that it is, with the interval, the mode and
+    the score by the weights of a new farm then."""
 
     publisher: int | None
     holders: list[int]
     members: list[int]
     farm_time_ms: int
     interval_ms: int
-    said: tuple[Said, int, str] | None
+    said: tuple[Said, int, str, int] | None
     lost: int
     """how many were found lost that held"""
 
@@ -81,7 +81,8 @@ class NaiveReplay(NaiveFold):
                 newest = self.newest(json.loads(step[0])["id"])
                 if newest is not None and newest.index == self.at:
                     member = newest.entry["id"]
-                    said = newest, newest.interval_ms, self.mode(member)
+                    score = self.score(member, DEFAULTS["weights"])
+                    said = newest, newest.interval_ms, self.mode(member), score
             self.states.append(
                 State(
                     publisher=self.publisher,
@@ -114,7 +115,7 @@ def figures(
     posted = [(place, *state.said) for place, state in enumerate(history) if state.said is not None]
     if not posted:
         return {}
-    needs_key = any(said.publishing is not None for _, said, _, _ in posted)
+    needs_key = any(said.publishing is not None for _, said, _, _, _ in posted)
     begin, end_ms = posted[0][0], times[-1]
     times = [max(time_ms, times[begin]) for time_ms in times]
 
@@ -124,7 +125,7 @@ def figures(
         before, after = [each for each in own if each[0] <= now], [each for each in own if each[0] > now]
         if not before:
             return None
-        at, said, interval_ms, mode = before[-1]
+        at, said, interval_ms, mode, score = before[-1]
         removals = [place for place in range(at, len(history)) if member not in history[place].members]
         if removals and removals[0] <= now:
             return None
@@ -134,10 +135,7 @@ def figures(
             until_ms = after[0][1].date if after else end_ms
         if mode == "off" or (needs_key and said.publishing is None) or until_ms - said.date > 2 * interval_ms:
             return None
-        parts, weights = score_parts(said.entry), DEFAULTS["weights"]
-        return (
-            sum(weights[part] * (500_000 if parts[part] is None else parts[part]) for part in weights) // 100
-        )
+        return score
 
     unserved_ms = lost = 0
     for place in range(begin, len(states) - 1):

@@ -32,7 +32,7 @@ class Log:
 
     def __init__(self, chance: random.Random, length: int) -> None:
         self.chance, self.naive = chance, NaiveFold("farm")
-        self.level = chance.choice([0, 2])
+        self.level = chance.choice([0, 2, 3])
         self.boots = dict.fromkeys(range(6), 1)
         self.steps: list[Step] = []
         self.members = [*range(1, chance.choice([2, 3, 3, 4]) + 1)]

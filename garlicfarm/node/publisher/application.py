@@ -186,6 +186,7 @@ class PublisherApplication(Application, LeaseUser):
             "publishers": publishers,
             "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
             "published_leaves": self.fold.published_leaves(),
+            "measured": {str(member): percent for member, percent in self.fold.measured().items()},
             "events": self.fold.events(),
             "problems": self._problems(publishers),
         }

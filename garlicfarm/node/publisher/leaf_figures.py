@@ -15,8 +15,7 @@ import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.i2p.destination import decode_destination, destination_hash
-from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.publishing.documents import DestinationStatus
 
 
@@ -39,18 +38,13 @@ class LeafFigures:
         self._context = context
         self._served = served
         self._found: dict[bytes, DestinationStatus] = {}
-        self._names_leaves = True
-        self._unlisted: set[bytes] = set()  # leaves that the router serves and the configuration lacks
 
     async def collect(self, deadline: float) -> None:
         """Ask for the figures of each leaf whose service is up. The router has until ``deadline`` (Trio's
         clock) for all. Cancelled, it keeps what it has found."""
-        leaves = self._own()
-        for destination, own in leaves.items():
+        for destination, own in self._own().items():
             if self._served.is_backend_up(destination):
                 self._found[destination] = _filled(await self._ask_router(destination, deadline), own)
-        hashes = frozenset(destination_hash(leaf.destination) for leaf in leaves.values())
-        await self._look_for_unlisted(hashes, deadline)
 
     def newest(self) -> list[DestinationStatus]:
         """The leaves whose services are up, each once; a leaf that the router was not asked about yet with
@@ -78,23 +72,6 @@ class LeafFigures:
         except (RouterError, trio.TooSlowError) as error:
             self._on_failure(error)
         return None
-
-    async def _look_for_unlisted(self, listed: frozenset[bytes], deadline: float) -> None:
-        """Warn once of a leaf that the router serves for the master destination, and that is not listed."""
-        router, master = self._context.router, self._context.section.meta.destination
-        if router is None or not master or not self._names_leaves:
-            return
-        try:
-            with trio.fail_at(deadline):
-                leaf = await router.get_local_leaf_hash(destination_hash(master))
-        except NotSupported:
-            self._names_leaves = False
-        except (RouterError, trio.TooSlowError) as error:
-            self._on_failure(error)
-        else:
-            if leaf is not None and leaf not in listed and leaf not in self._unlisted:
-                self._unlisted.add(leaf)
-                self._context.log.warning("leaf-not-configured", hash=encode(leaf), add="[[farm.leaf]]")
 
     def _on_failure(self, error: Exception) -> None:
         self._count("error")

@@ -9,17 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
+import msgspec
 import trio
 
 from garlicfarm._version import __version__, revision
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, RouterError
 from garlicfarm.i2p.destination import destination_hash
-from garlicfarm.levels import THIS
+from garlicfarm.levels import OUTSIDE, THIS
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.leaf_figures import LeafFigures
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
-from garlicfarm.publishing.documents import FAILED, MemberTest, NodeReport, RouterStatus
+from garlicfarm.publishing.documents import (
+    FAILED,
+    DestinationStatus,
+    MemberTest,
+    NodeReport,
+    RouterStatus,
+    Tunnels,
+)
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore
 from garlicfarm.router import STATUS_TIMEOUT_S
@@ -141,10 +149,20 @@ class StatusReporter:
             node=node,
             program=_program(),
             router=self._router,
-            destinations=tuple(self._leaves.newest()),
+            destinations=tuple(map(self._as_valid, self._leaves.newest())),
             remote_destinations=self._remote.destinations or None,
             remote_meta=self._remote.meta,
         )
+
+    def _as_valid(self, leaf: DestinationStatus) -> DestinationStatus:
+        """Without what only level 3 knows, below it."""
+        if self._fold.level >= OUTSIDE:
+            return leaf
+        tunnels = {
+            "configured_tunnels": _both_ways(leaf.configured_tunnels),
+            "current_tunnels": _both_ways(leaf.current_tunnels),
+        }
+        return msgspec.structs.replace(leaf, lease_ends=None, streams=None, **tunnels)
 
     def _test(self, member: int) -> MemberTest | None:
         """This node's last handshake with the other member; for a silent member, only one made since it fell
@@ -182,6 +200,10 @@ class StatusReporter:
         self._context.metrics.count_router_request(
             str(self._context.section.router.get("plugin", "")), outcome
         )
+
+
+def _both_ways(tunnels: Tunnels | None) -> Tunnels | None:
+    return None if tunnels is None or None in (tunnels.in_, tunnels.out) else tunnels
 
 
 def _program() -> dict[str, object]:

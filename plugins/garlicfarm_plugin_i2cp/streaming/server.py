@@ -48,6 +48,7 @@ from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_i2cp.streaming.client_headers import ClientHeaders
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.stream import (
+    Counts,
     Ended,
     EndReason,
     Established,
@@ -150,6 +151,21 @@ class StreamServer:
     def refused(self) -> Counter[str]:
         """How many packets and streams were refused, by cause."""
         return self._streams.refused
+
+    @property
+    def max_streams(self) -> int:
+        """How many there may be at once."""
+        return self._max_connections
+
+    @property
+    def counts(self) -> Counts:
+        """The packets that were sent."""
+        return self._streams.counts
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """See `Streams.round_trip_s`."""
+        return self._streams.round_trip_s
 
     @property
     def problem(self) -> str:

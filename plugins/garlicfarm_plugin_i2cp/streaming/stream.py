@@ -66,6 +66,13 @@ class Keys(Protocol):
     def sign(self, data: bytes) -> bytes: ...
 
 
+class Counts(msgspec.Struct):
+    """Packets that were sent, and those of them that were sent again."""
+
+    sent: int = 0
+    resent: int = 0
+
+
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """What all streams of a destination have in common. ``on_change``: a stream may have something to send,
     or another time to wake. ``on_event``: something has happened to it."""
@@ -73,6 +80,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys
     limits: Limits
     pool: BufferPool
+    counts: Counts
     on_change: Callable[[Stream], None]
     on_event: Callable[[Event], None]
 
@@ -100,6 +108,7 @@ class Stream:
         self.peer_port, self.local_port = ports
         self.ended: EndReason | None = None
         self._keys = shared.keys
+        self._counts = shared.counts
         self._limits = limits = shared.limits
         self._on_change = shared.on_change
         self._on_event = shared.on_event
@@ -167,6 +176,11 @@ class Stream:
         return self._send.is_established
 
     @property
+    def round_trip_s(self) -> float | None:
+        """Its estimate; None: nothing was acknowledged yet."""
+        return self._send.round_trip.smoothed_s
+
+    @property
     def next_sequence(self) -> int:
         return self._send.next_sequence
 
@@ -219,6 +233,8 @@ class Stream:
             return payloads
         while len(payloads) < limit and (sent := self._send.next_packet(now_s)) is not None:
             payloads.append(self._encode(sent.sequence, sent.flags, sent.data))
+            self._counts.sent += 1
+            self._counts.resent += sent.times > 1
         if self._ack_s is not None and self._ack_s <= now_s and len(payloads) < limit:
             payloads.append(self._encode(0, 0))
         if self._wants_room and self._send.has_room:

@@ -37,6 +37,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import (
+    Counts,
     Ended,
     Established,
     Event,
@@ -99,18 +100,25 @@ class Streams:
     """The incoming streams of one destination. Sans-I/O.
 
     ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
-    ``refused`` counts what was dropped, by cause.
+    ``refused`` counts what was dropped, by cause; ``counts``, the packets with data, SYN or CLOSE that were
+    sent.
 
     After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
     """
 
     def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
         self.refused: Counter[str] = Counter()
+        self.counts = Counts()
         self._random = random
         self._limits = limits
         self._pool = BufferPool(limits.buffer_bytes)
         self._shared = Shared(
-            keys=keys, limits=limits, pool=self._pool, on_change=self._on_change, on_event=self._on_event
+            keys=keys,
+            limits=limits,
+            pool=self._pool,
+            counts=self.counts,
+            on_change=self._on_change,
+            on_event=self._on_event,
         )
         self._hash_words = tuple(
             int.from_bytes(sha256(keys.destination).digest()[at : at + 4], "big") for at in range(0, 32, 4)
@@ -139,6 +147,14 @@ class Streams:
     def buffered(self) -> int:
         """Bytes that wait in all streams, in both directions."""
         return self._pool.used
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """The middle one of the streams that have not ended, the lower one of two; None: no such stream has
+        been acknowledged anything."""
+        open_ = (each.stream for each in self._by_id.values() if each.stream.ended is None)
+        known = sorted(found for stream in open_ if (found := stream.round_trip_s) is not None)
+        return known[(len(known) - 1) // 2] if known else None
 
     # what comes in
 

@@ -173,6 +173,8 @@ async def test_show_prints_every_statistic_of_every_member(
             assert "router.uptime" in block
             for name, part in row["parts"].items():
                 assert f" {part['value']} at {part['weight']} %" in block, name
+            assert row["measured"] in (95, 100)  # the first status knows of no handshake yet
+            assert f"  score {row['score']}, {row['measured']} % of it measured, leaves at cost " in block
             for sentence in row["why"]:
                 assert f"\n  {sentence}\n" in block
             assert " s old, entry " in block

@@ -10,13 +10,12 @@ import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher.leaf_figures import LeafFigures
 from garlicfarm.publishing.documents import DestinationStatus, Tunnels
 from tests.publishing.scripted_log import destination
 
-MASTER, LISTED, SERVED = destination(1), destination(2), destination(3)
+LISTED, SERVED = destination(2), destination(3)
 
 
 class Served:
@@ -34,10 +33,8 @@ class Served:
 class FakeRouter:
     """Knows the figures of ``statuses`` by destination; anything else is not supported."""
 
-    def __init__(self, *statuses: DestinationStatus, leaf: bytes | None = None) -> None:
+    def __init__(self, *statuses: DestinationStatus) -> None:
         self.statuses = {status.destination: status for status in statuses}
-        self.leaf = leaf
-        self.asked: list[bytes] = []
         self.trouble: RouterError | None = None
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
@@ -48,24 +45,14 @@ class FakeRouter:
             raise NotSupported("no figures of it")
         return self.statuses[encode(leaf)]
 
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        await trio.lowlevel.checkpoint()
-        self.asked.append(master_hash)
-        if self.trouble:
-            raise self.trouble
-        return self.leaf
 
-
-def made(
-    router: FakeRouter | None, served: Served, *listed: str, master: str = ""
-) -> tuple[LeafFigures, list[str]]:
+def made(router: FakeRouter | None, served: Served, *listed: str) -> tuple[LeafFigures, list[str]]:
     """The figures, and what is logged."""
     notes: list[str] = []
     context = SimpleNamespace(
         router=router,
         section=SimpleNamespace(
             leaf=[SimpleNamespace(destination=text) for text in listed],
-            meta=SimpleNamespace(destination=master),
             router={"plugin": "fake"},
         ),
         log=SimpleNamespace(
@@ -122,46 +109,6 @@ async def test_leaf_whose_service_is_down_is_left_out_and_no_figure_is_invented(
     served = Served(DestinationStatus(destination=SERVED), down=[SERVED])
     figures, _ = made(FakeRouter(DestinationStatus(destination=SERVED, uptime=1)), served, LISTED)
     assert await collect(figures) == [DestinationStatus(destination=LISTED)]
-
-
-async def test_leaf_that_only_the_router_names_is_reported_to_the_operator_once() -> None:
-    forgotten = destination_hash(destination(4))
-    router = FakeRouter(leaf=forgotten)
-    figures, notes = made(router, Served(), LISTED, master=MASTER)
-    for _ in range(3):
-        await collect(figures)
-    assert router.asked == [destination_hash(MASTER)] * 3
-    (note,) = notes
-    assert note.startswith("leaf-not-configured")
-    assert encode(forgotten) in note
-
-
-async def test_leaf_that_is_listed_or_served_is_not_reported_as_forgotten() -> None:
-    for text in (LISTED, SERVED):
-        router = FakeRouter(leaf=destination_hash(text))
-        figures, notes = made(
-            router, Served(DestinationStatus(destination=SERVED), down=[SERVED]), LISTED, master=MASTER
-        )
-        await collect(figures)
-        assert router.asked
-        assert notes == []
-
-
-async def test_router_that_names_no_leaves_is_asked_for_them_once() -> None:
-    router = FakeRouter()
-    router.trouble = NotSupported("it never can")
-    figures, notes = made(router, Served(), master=MASTER)
-    await collect(figures)
-    await collect(figures)
-    assert len(router.asked) == 1
-    assert notes == []
-
-
-async def test_router_without_a_master_destination_is_not_asked_for_its_leaf() -> None:
-    router = FakeRouter(leaf=bytes(32))
-    figures, _ = made(router, Served(), LISTED)
-    await collect(figures)
-    assert router.asked == []
 
 
 async def test_leaves_are_known_before_the_router_was_asked_and_while_it_is_silent() -> None:

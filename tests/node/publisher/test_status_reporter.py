@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -14,6 +15,7 @@ import trio.testing
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.node.publisher import PublisherApplication, clocks
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S
@@ -21,11 +23,11 @@ from garlicfarm.publishing.documents import DestinationStatus, RemoteStatus, Rou
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.member_core import Now
 from garlicfarm.refusals import Refusal
-from garlicfarm.router import STATUS_TIMEOUT_S, Router
+from garlicfarm.router import STATUS_TIMEOUT_S, Router, StreamFigures, Tunnels
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
 from tests.node.publisher.member import INTERVAL_S, FakeContext, plugin, task_of
 from tests.node.support.cluster import Cluster, cluster
-from tests.publishing.scripted_log import destination
+from tests.publishing.scripted_log import configuration, destination
 from tests.running import background
 
 Clock = trio.testing.MockClock
@@ -222,10 +224,6 @@ class MeasuringRouter:
         await trio.lowlevel.checkpoint()
         return RouterStatus(uptime=1)
 
-    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        await trio.lowlevel.checkpoint()
-        return None
-
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
         await trio.lowlevel.checkpoint()
         return DestinationStatus(destination=encode(leaf), uptime=2)
@@ -234,6 +232,34 @@ class MeasuringRouter:
         await trio.lowlevel.checkpoint()
         self.measured.append(master_or_leaf)
         return RemoteStatus(hash=encode(master_or_leaf), fetch_time_ms=5)
+
+
+class OneWay(MeasuringRouter):
+    """It knows of a leaf what a client of I2CP does."""
+
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        await trio.lowlevel.checkpoint()
+        return DestinationStatus(
+            destination=encode(leaf),
+            configured_tunnels=Tunnels(in_=3, out=3),
+            current_tunnels=Tunnels(in_=2),
+            lease_ends=(5, 6),
+            streams=StreamFigures(refused=1),
+        )
+
+
+@pytest.mark.parametrize("level", [OUTSIDE - 1, OUTSIDE])
+async def test_status_has_of_a_leaf_what_the_level_knows(
+    farm: FakeContext, level: int, autojump_clock: Clock
+) -> None:
+    """Below level 3 tunnels of one way would make it invalid."""
+    farm.fold.configure(1, msgspec.structs.replace(configuration(1, 2, 3), level=level))
+    farm.router = cast(Router, OneWay())
+    await run_for(1, farm)
+    leaf = {"destination": destination(1), "configuredTunnels": {"in": 3, "out": 3}}
+    later = {"currentTunnels": {"in": 2}, "leaseEnds": [5, 6], "streams": {"refused": 1}}
+    assert farm.said()[-1]["destinations"] == [leaf | (later if level == OUTSIDE else {})]
+    assert farm.fold.newest(1)
 
 
 class Leaf(SimulatedPublisher):

@@ -10,8 +10,8 @@ import pytest
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import DELAY_REQUESTED, RESET, Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
-from garlicfarm_plugin_i2cp.streaming.stream import Ended, Stream, Writable
-from tests.publishers.streaming.play import Play, to
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Stream, Writable
+from tests.publishers.streaming.play import PEER, Play, syn, to
 
 
 def test_data_is_acknowledged_after_a_tenth_of_the_round_trip(play: Play, stream: Stream) -> None:
@@ -75,8 +75,25 @@ def test_packet_reported_missing_twice_is_sent_again(play: Play, stream: Stream)
     assert [packet.sequence for packet in play.take()] == [1, 2, 3]
     play.now_s += 0.32
     assert play.give(to(stream, 0, 1, [1])) == []
+    assert (play.streams.counts.sent, play.streams.counts.resent) == (4, 0)  # one was the SYN
     (again,) = play.give(to(stream, 0, 1, [1]))
     assert again.sequence == 1
+    assert (play.streams.counts.sent, play.streams.counts.resent) == (5, 1)
+
+
+def test_round_trip_is_the_middle_one_of_the_open_streams(play: Play) -> None:
+    assert play.streams.round_trip_s is None
+    streams: list[Stream] = []
+    for round_trip_s in (0.5, 0.1, 9.0, 0.3):
+        play.give(syn(id_=len(streams) + 1), signed_by=PEER)
+        (opened,) = play.events
+        streams.append(opened.stream)
+        play.now_s += round_trip_s
+        play.give(to(opened.stream))
+        assert play.events == [Established(opened.stream)]
+    assert play.streams.round_trip_s == pytest.approx(0.3)
+    streams[1].reset()
+    assert play.streams.round_trip_s == pytest.approx(0.5)
 
 
 def test_packet_reported_missing_is_not_sent_again_while_it_may_be_late(play: Play, stream: Stream) -> None:
