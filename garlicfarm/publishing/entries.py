@@ -9,10 +9,10 @@
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
-* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport`, its ``interval_ms``
-  1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at
-  most 16, of 16 hexadecimal digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024
-  bytes.
+* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport` and since level 3 a
+  `SensingReport`, its ``interval_ms`` 1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member
+  twice, its ``transients`` are at most 16, of 16 hexadecimal digits each (lower case), its ``leaseSet`` is
+  I2P base64 of at most 1,024 bytes, and each ``control`` I2P base64 of 32 bytes.
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -36,7 +36,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
-from garlicfarm.levels import HIGHEST, LEASES
+from garlicfarm.levels import HIGHEST, LEASES, OUTSIDE
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import FINDINGS, Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
@@ -45,10 +45,12 @@ from garlicfarm.publishing.documents import (
     DestinationStatus,
     MemberTest,
     NodeReport,
+    OutsideReport,
+    SensingReport,
     StatusDocument,
 )
 from garlicfarm.publishing.strict_json import decode_object
-from garlicfarm.publishing.validation import at, checker
+from garlicfarm.publishing.validation import Checker, at, checker
 
 DATE_END_MS = 2**32 * 1000
 """every ``date`` is earlier: I2P writes dates as u32 seconds"""
@@ -63,8 +65,8 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, and the
-    number of its author's process (D24), 0: not named."""
+    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, the
+    number of its author's process (D24), 0: not named, and what its author's tests have shown (D25)."""
 
     entry: bytes
     document: StatusDocument
@@ -72,6 +74,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     leaves: tuple[Leaf, ...]
     parts: dict[str, int | None]
     boot: int = 0
+    outside: OutsideReport | None = None
 
     @property
     def date(self) -> int:
@@ -134,9 +137,10 @@ _TEXT_RULES = {
     "lastPublishedRI": decode,
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
-_NODE_RULES = {"leaseSet": _check_lease_set, "transients": _check_transient}
+_NODE_RULES = {"control": decode_hash, "leaseSet": _check_lease_set, "transients": _check_transient}
 _check_node = checker(NodeReport, _NODE_RULES)
 _check_booted_node = checker(BootedReport, _NODE_RULES)
+_check_sensing_node = checker(SensingReport, _NODE_RULES)
 _check_config_by = checker(_By, {"by": check_by})
 
 
@@ -154,12 +158,14 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         _destination("meta.destination", document.meta.destination)
     leaves = _leaves(document.destinations or ())
     config = document.config or {}
-    node, boot = NodeReport(), None
+    node, more = NodeReport(), SensingReport()
     if config.get("node") is not None:
-        has_boot = level >= LEASES
-        at("config.node", _check_booted_node if has_boot else _check_node, config["node"])
+        at("config.node", _node_checker(level), config["node"])
         node = msgspec.convert(config["node"], NodeReport)
-        boot = msgspec.convert(config["node"], BootedReport).boot if has_boot else None
+        if level >= OUTSIDE:
+            more = msgspec.convert(config["node"], SensingReport)
+        elif level >= LEASES:
+            more = SensingReport(boot=msgspec.convert(config["node"], BootedReport).boot)
         _check_tests(node.tests or ())
     if config.get("admin") is not None:
         admin = at("config.admin", partial(parse_admin, level=level), config["admin"])
@@ -171,8 +177,20 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         return Note(str(config["by"]), document.date, document.sequence)
     parts = scoring.parts(document, node)
     return Status(
-        entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts, boot=boot or 0
+        entry=entry.strip(),
+        document=document,
+        node=node,
+        leaves=leaves,
+        parts=parts,
+        boot=more.boot or 0,
+        outside=more.outside,
     )
+
+
+def _node_checker(level: int) -> Checker:
+    if level >= OUTSIDE:
+        return _check_sensing_node
+    return _check_booted_node if level >= LEASES else _check_node
 
 
 def observe(entry: bytes, farm: str, level: int, term: int) -> Observation:

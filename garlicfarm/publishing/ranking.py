@@ -15,7 +15,8 @@ Members that are eligible come first, best first (group, score, id), then the ot
 says why the publisher changed at ``since``: vacant (there was no publisher), override (one that is still
 in force took the role from its predecessor), ineligible (its predecessor stopped being eligible), group (it
 is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row),
-lost (the leader found its predecessor lost, D24).
+lost (the leader found its predecessor lost, D24), unreached (most others could not reach what its predecessor
+published, D25).
 ``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
 longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
 ``orders``: the user, date and index that set each value in force (`policy`).
@@ -49,6 +50,7 @@ BECAUSE: Mapping[str, str] = {
     "ineligible": "the one before was no longer eligible",
     "group": "it is in a better group than the one before",
     "lost": "the leader no longer heard the one before",
+    "unreached": "most other members could not reach what the one before published",
     "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",
 }
 """``because`` in words"""
