@@ -66,7 +66,8 @@ class Leaf(msgspec.Struct, frozen=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score, the
-    number of its author's process (D24), 0: not named, and what its author's tests have shown (D25)."""
+    number of its author's process (D24), 0: not named, what its author's tests have shown, and the hash of a
+    destination at which it answers tests (D25)."""
 
     entry: bytes
     document: StatusDocument
@@ -75,6 +76,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, int | None]
     boot: int = 0
     outside: OutsideReport | None = None
+    control: bytes | None = None
 
     @property
     def date(self) -> int:
@@ -184,6 +186,7 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         parts=parts,
         boot=more.boot or 0,
         outside=more.outside,
+        control=None if more.control is None else decode_hash(more.control),
     )
 
 

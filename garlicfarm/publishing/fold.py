@@ -140,6 +140,7 @@ def _score_status(status: Status, policy: Policy, publishing: bool | None) -> Sc
         score=scoring.score(status.parts, policy.weights),
         publishing=publishing,
         outside=status.outside,
+        control=status.control,
     )
 
 

@@ -132,6 +132,8 @@ class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     score: int
     publishing: bool | None
     outside: OutsideReport | None
+    control: bytes | None
+    """the hash of a destination at which its author answers tests"""
 
 
 def is_consistent(state: FarmState) -> bool:

@@ -49,8 +49,8 @@ def destination(seed: int) -> str:
 
 def status(member: int, date: int, **changes: Any) -> StatusDocument:
     """A healthy member's status. ``headroom`` (percent of bandwidth left) sets the score: one percent
-    is 2,500 points. The other changes: applied, interval_ms, R, role, boot, outside, publishing, mode,
-    leaves, any field of `StatusDocument`."""
+    is 2,500 points. The other changes: applied, interval_ms, R, role, boot, outside, control, publishing,
+    mode, leaves, any field of `StatusDocument`."""
     free = changes.pop("headroom", 50)
     node = SensingReport(
         applied=changes.pop("applied", None),
@@ -59,6 +59,7 @@ def status(member: int, date: int, **changes: Any) -> StatusDocument:
         role=changes.pop("role", None),
         boot=changes.pop("boot", None),
         outside=changes.pop("outside", None),
+        control=changes.pop("control", None),
     )
     meta = MetaStatus(publishing=changes.pop("publishing", False), publish_config=changes.pop("mode", "auto"))
     leaves = tuple(

@@ -146,6 +146,10 @@ class StatusReporter:
             remote_meta=self._remote.meta,
         )
 
+    def can_test(self, hash_: bytes) -> bool:
+        """See `Surroundings`."""
+        return hash_ not in self._served()
+
     def _test(self, member: int) -> MemberTest | None:
         """This node's last handshake with the other member; for a silent member, only one made since it fell
         silent."""

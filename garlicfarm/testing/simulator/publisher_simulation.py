@@ -258,6 +258,10 @@ class _Process:
         """See `garlicfarm.publishing.member_core.Surroundings`."""
         return self.farm.figures(self.member)
 
+    def can_test(self, hash_: bytes) -> bool:
+        """See `Surroundings`."""
+        return True
+
     # ------------------------------------------------------------------ what the core is told
 
     def step(self) -> None:
