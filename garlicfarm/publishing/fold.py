@@ -466,7 +466,9 @@ class PublisherFold(FarmQueries):
             kept = {id_: times for id_, times in state.outside.unreached.items() if id_ in state.members}
             state.outside.unreached = kept
         elif self.level >= OUTSIDE:
-            state.outside = OutsideState(since=index)
+            # Founders know the level before the first entry, members that join learn it later.
+            has_statuses = any(record.index for record in state.records.values())
+            state.outside = OutsideState(since=index if has_statuses else 0)
 
     def _judge_from_outside(self) -> bool:
         """Whether the publisher is found unreached now."""

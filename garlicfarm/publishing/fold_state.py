@@ -79,7 +79,8 @@ class OutsideState(msgspec.Struct, kw_only=True):
     """What is needed so that what others measure decides (D25)."""
 
     since: U63
-    """the index of the raise: statuses after it may have ``config.node.outside``"""
+    """the index of the raise, 0 if no member had posted until then: statuses after it may have
+    ``config.node.outside``"""
     unreached: dict[_ServerId, Annotated[int, msgspec.Meta(ge=1, le=MAX_UNREACHED)]] = {}
     """member → how often it was found unreached, since others reached what it published"""
 

@@ -297,7 +297,7 @@ class NaiveFold:
         if self.level >= 2 and self.lease is None:
             self._begin_leases(index)
         if self.level >= 3 and self.since_level_3 is None:
-            self.since_level_3 = index
+            self.since_level_3 = index if any(self.said.values()) else 0
         self.unreached = {one: times for one, times in self.unreached.items() if one in members}
         self._decide(index, None)
 

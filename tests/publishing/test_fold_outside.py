@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from garlicfarm.errors import StorageDamaged
@@ -13,6 +14,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import OutsideReport
 from garlicfarm.publishing.fold import PublisherFold
+from tests.publishing.scripted_log import configuration
 from tests.publishing.test_fold_leases import LeaseLog, named_1, role
 
 CONTROL = encode(bytes(32))
@@ -95,6 +97,16 @@ def test_report_below_level_3_is_an_unknown_key() -> None:
     assert (log.farm.publisher, sanction(log, 1)) == (1, 0)
     say(log, 2, 3, second=4)
     assert log.farm.publisher == 2
+
+
+def test_state_does_not_depend_on_whether_the_genesis_had_the_level() -> None:
+    """As of founders and of members that joined; the raise counts once somebody has posted."""
+    founder, joiner = PublisherFold("farm"), PublisherFold("farm")
+    founder.configure(0, msgspec.structs.replace(configuration(1, 2, 3), level=3))
+    joiner.configure(0, configuration())
+    for farm in (founder, joiner):
+        farm.configure(1, msgspec.structs.replace(configuration(1, 2, 3, index=1), level=3))
+    assert founder.snapshot() == joiner.snapshot()
 
 
 def test_one_liar_of_three_or_five_moves_nothing_and_two_of_five_do_not() -> None:
