@@ -14,7 +14,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import OutsideReport
 from garlicfarm.publishing.fold import PublisherFold
-from tests.publishing.scripted_log import configuration
+from tests.publishing.scripted_log import T0, configuration
 from tests.publishing.test_fold_leases import LeaseLog, named_1, role
 
 CONTROL = encode(bytes(32))
@@ -112,6 +112,7 @@ def test_state_does_not_depend_on_whether_the_genesis_had_the_level() -> None:
 def test_one_liar_of_three_or_five_moves_nothing_and_two_of_five_do_not() -> None:
     log = named_1(level=3)
     say(log, 2)
+    assert log.farm.publisher == 1
     say(log, 3, failed=0)
     assert log.farm.publisher == 1
     log = named_1(level=3)
@@ -233,3 +234,45 @@ def test_snapshot_with_a_count_of_a_stranger_or_without_its_level_contradicts_it
     for changes in ({"outside": {"since": 1, "unreached": {"9": 1}}}, {"algorithm": 4}):
         with pytest.raises(StorageDamaged):
             PublisherFold("farm").restore(json.dumps(good | changes).encode())
+
+
+def row(log: LeaseLog, member: int) -> Any:
+    ranking: Any = log.farm.ranking()
+    return next(each for each in ranking["members"] if each["id"] == member)
+
+
+def test_ranking_says_who_reaches_the_publisher_and_why_another_one_took_over() -> None:
+    log = named_1(level=3)
+    log.restores = False
+    say(log, 2)
+    say(log, 3, failed=0)
+    does_not = (
+        "does not reach what member 1 publishes: 3 tests in a row failed, while another destination answered"
+    )
+    assert does_not in row(log, 2)["why"]
+    assert "reaches what member 1 publishes" in row(log, 3)["why"]
+    ranking: Any = log.farm.ranking()
+    assert ranking["publication"]["problems"] == [
+        "member 2 does not reach what member 1 publishes, but others' destinations"
+    ]
+    say(log, 2, second=3, failed=1, control=None)
+    assert any("1 test in a row failed, while nothing else answered" in why for why in row(log, 2)["why"])
+    say(log, 2, 3, second=4)
+    assert row(log, 1)["reason"] == "behind member 2: most others did not reach it"
+    behind = "ranks behind the others for 30 more statuses: most others did not reach what it published"
+    assert behind in row(log, 1)["why"]
+    event = log.farm.events()[-1]
+    assert event["text"] == "member 2 took over from 1 (which the others do not reach)"
+
+
+def test_trouble_is_told_where_nobody_can_take_over() -> None:
+    log = named_1(level=3)
+    log.override(2, "off")
+    log.override(3, "off")
+    say(log, 2)
+    assert log.farm.troubles(T0) == []
+    say(log, 3)
+    assert log.farm.troubles(T0) == [
+        "most other members do not reach what member 1 publishes, and no other member can take over; "
+        "`garlicfarm farm show` says why"
+    ]
