@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from garlicfarm.errors import NotSupported
 from garlicfarm.publishing.documents import (
     Bandwidth,
     ConnectTest,
@@ -54,6 +55,8 @@ class Router(ABC):
     """
 
     api_version: ClassVar[int] = 2
+    control: bytes | None = None
+    """The 32-byte hash of the destination at which `answer_tests` answers now; None: at none."""
     Config: ClassVar[type[msgspec.Struct]]
     origins: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Optional, for `garlicfarm router show`: the source of each figure, in the router's own terms, as
@@ -69,6 +72,19 @@ class Router(ABC):
 
     async def __aexit__(self, *exc: object) -> None:
         return None
+
+    @property
+    def measures_served(self) -> bool:
+        """Whether `get_remote_measured_status` asks the network also for a destination that this router
+        serves itself. Where that is not certain, False: such a measurement would prove nothing (D25)."""
+        return False
+
+    async def answer_tests(self) -> None:
+        """Answer `get_remote_measured_status` of other members at a destination of this router that is made
+        for it, until cancelled: so they can tell a service that has failed from a router that has (D25).
+        Meanwhile ``control`` is its hash. Raises `RouterError` once it cannot go on, and `NotSupported` where
+        it never can, as by default."""
+        raise NotSupported("this router plugin answers no tests")
 
     @abstractmethod
     async def get_local_router_status(self) -> RouterStatus:

@@ -296,6 +296,15 @@ class SamSession:
         published then. Call it once."""
         await self._connections[0].receive("SESSION CREATE", "SESSION STATUS")
 
+    async def destination(self) -> bytes:
+        """After `wait_ready`: the session's destination."""
+        found = await self._connections[0].lookup("ME")
+        if found is None:
+            raise RemoteProtocolError(
+                f"the router at {self._address.authority} does not know its own session"
+            )
+        return found
+
     async def wait_ended(self) -> NoReturn:
         """After `wait_ready`: wait until the router ends the session, or its forwarding, which raises
         `UnreachableError`."""

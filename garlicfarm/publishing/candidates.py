@@ -97,6 +97,15 @@ class Candidates:
         rank = self._known[member][1]
         return rank is not None and rank // _GROUPS == foremost // _GROUPS
 
+    def has_other_unsanctioned(self, member: int) -> bool:
+        """Whether another eligible member than this one is not sanctioned."""
+        foremost = self._foremost
+        if foremost is None:
+            return False
+        first = foremost - foremost % _GROUPS
+        fronts = self._fronts[first : first + _GROUPS // 2]
+        return any(other != member for front in fronts for _, other in front[:2])
+
     def eligible(self) -> list[int]:
         """The eligible members, ascending."""
         return [member for member in self.recent if self.is_eligible(member)]

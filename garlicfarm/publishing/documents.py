@@ -186,6 +186,27 @@ class BootedReport(NodeReport, frozen=True):
     boot: U63 | None = None
 
 
+class OutsideReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The key ``config.node.outside`` (D25): what this server's tests of the published service have shown.
+    ``publisher`` and ``since``: whose service, and the index from which that member was due to start.
+    ``failed``: how many tests in a row it did not answer, 0: it answered the last one. ``control``: the hash
+    (I2P base64) of another destination that this server has reached in the meantime; absent: it reached
+    none."""
+
+    publisher: MemberId
+    since: U63
+    failed: U63
+    control: str | None = None
+
+
+class SensingReport(BootedReport, frozen=True):
+    """A `BootedReport` since level 3. ``outside`` (D25): absent where this server has tested nothing.
+    ``control`` (D25): the hash (I2P base64) of a destination at which this server answers tests."""
+
+    outside: OutsideReport | None = None
+    control: str | None = None
+
+
 class StatusDocument(_Document, frozen=True):
     """One status, as posted by member ``id``. ``sequence`` rises strictly per author (D17);
     ``config`` is free, its key ``node`` is a `NodeReport`."""

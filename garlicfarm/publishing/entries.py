@@ -11,10 +11,10 @@
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
 * below level 3, ``configuredTunnels`` and ``currentTunnels`` have both directions, and a leaf's `LATER_KEYS`
   are unknown ones;
-* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport`, its ``interval_ms``
-  1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at
-  most 16, of 16 hexadecimal digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024
-  bytes.
+* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport` and since level 3 a
+  `SensingReport`, its ``interval_ms`` 1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member
+  twice, its ``transients`` are at most 16, of 16 hexadecimal digits each (lower case), its ``leaseSet`` is
+  I2P base64 of at most 1,024 bytes, and each ``control`` I2P base64 of 32 bytes.
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -38,7 +38,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
-from garlicfarm.levels import HIGHEST, LEASES, LOWEST, OUTSIDE
+from garlicfarm.levels import HIGHEST, LEASES, OUTSIDE
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import FINDINGS, Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
@@ -49,6 +49,8 @@ from garlicfarm.publishing.documents import (
     DestinationStatus,
     MemberTest,
     NodeReport,
+    OutsideReport,
+    SensingReport,
     StatusDocument,
     Tunnels,
 )
@@ -69,8 +71,8 @@ class Leaf(msgspec.Struct, frozen=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A valid status: the document, its ``config.node``, its usable leaves, the figures that its score
-    depends on, the parts of the score below level 3, and the number of its author's process (D24), 0: not
-    named."""
+    depends on, the parts of the score below level 3, the number of its author's process (D24), 0: not named,
+    what its author's tests have shown, and the hash of a destination at which it answers tests (D25)."""
 
     entry: bytes
     document: StatusDocument
@@ -79,6 +81,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     figures: scoring.Figures
     parts: dict[str, int | None]
     boot: int = 0
+    outside: OutsideReport | None = None
+    control: bytes | None = None
 
     @property
     def date(self) -> int:
@@ -142,28 +146,22 @@ _TEXT_RULES = {
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
 _check_both_ways = checker(StatusDocument, _TEXT_RULES, {Tunnels: BothWays})
-_NODE_RULES = {"leaseSet": _check_lease_set, "transients": _check_transient}
+_NODE_RULES = {"control": decode_hash, "leaseSet": _check_lease_set, "transients": _check_transient}
 _check_node = checker(NodeReport, _NODE_RULES)
 _check_booted_node = checker(BootedReport, _NODE_RULES)
+_check_sensing_node = checker(SensingReport, _NODE_RULES)
 _check_config_by = checker(_By, {"by": check_by})
 
 
 def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
     """Check and decode an entry, by the rule of a farm's level. Raises `EntryRefused` (its author's fault)
     with the field and the reason."""
-    return _parse(entry, farm, level, _check_both_ways if level < OUTSIDE else _check_document)
-
-
-def parse_kept(entry: bytes, farm: str) -> Entry:
-    """Decode a status that a snapshot has, by whichever level's rule it was valid. Raises `EntryRefused`."""
-    return _parse(entry, farm, LOWEST, _check_document)
-
-
-def _parse(entry: bytes, farm: str, level: int, check: Checker) -> Entry:
     tree = decode_object(entry)
     if level < OUTSIDE:
         _drop_later_keys(tree)
-    check(tree)
+        _check_both_ways(tree)
+    else:
+        _check_document(tree)
     document = msgspec.convert(tree, StatusDocument)
     if document.cluster != farm:
         raise EntryRefused("cluster", "another cluster")
@@ -173,12 +171,14 @@ def _parse(entry: bytes, farm: str, level: int, check: Checker) -> Entry:
         _destination("meta.destination", document.meta.destination)
     leaves = _leaves(document.destinations or ())
     config = document.config or {}
-    node, boot = NodeReport(), None
+    node, more = NodeReport(), SensingReport()
     if config.get("node") is not None:
-        has_boot = level >= LEASES
-        at("config.node", _check_booted_node if has_boot else _check_node, config["node"])
+        at("config.node", _node_checker(level), config["node"])
         node = msgspec.convert(config["node"], NodeReport)
-        boot = msgspec.convert(config["node"], BootedReport).boot if has_boot else None
+        if level >= OUTSIDE:
+            more = msgspec.convert(config["node"], SensingReport)
+        elif level >= LEASES:
+            more = SensingReport(boot=msgspec.convert(config["node"], BootedReport).boot)
         _check_tests(node.tests or ())
     if config.get("admin") is not None:
         admin = at("config.admin", partial(parse_admin, level=level), config["admin"])
@@ -195,8 +195,16 @@ def _parse(entry: bytes, farm: str, level: int, check: Checker) -> Entry:
         leaves=leaves,
         figures=scoring.figures(document, node),
         parts=scoring.parts(document, node),
-        boot=boot or 0,
+        boot=more.boot or 0,
+        outside=more.outside,
+        control=None if more.control is None else decode_hash(more.control),
     )
+
+
+def _node_checker(level: int) -> Checker:
+    if level >= OUTSIDE:
+        return _check_sensing_node
+    return _check_booted_node if level >= LEASES else _check_node
 
 
 def observe(entry: bytes, farm: str, level: int, term: int) -> Observation:

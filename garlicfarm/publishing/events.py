@@ -24,6 +24,7 @@ SHORT_REASONS: Mapping[str, str] = {
     "group": "in a better group",
     "margin": "ahead three times in a row",
     "lost": "which the leader has lost",
+    "unreached": "which the others do not reach",
 }
 """Why a publisher was named, behind the words "took over from N"."""
 

@@ -279,6 +279,11 @@ class FarmQueries:
         """The ``published`` date of a Meta LeaseSet that is made at ``own_ms``, wall clock (point 6)."""
         return meta_leaseset.published_ms(own_ms, self._state.last_published_ms)
 
+    def was_unreached(self, member: int) -> bool:
+        """Whether a member was found unreached (point 9) since others reached what it published."""
+        outside = self._state.outside
+        return bool(outside and member in outside.unreached)
+
     def group(self, member: int) -> tuple[bool, bool]:
         """Point 5: members of the lowest group go first."""
         return self._state.records[member].sanction > 0, self.mode(member) != "on"

@@ -59,6 +59,16 @@ order. When a Configuration removes a member, its records are deleted at once, o
    longest that it has lasted is kept, if anyone holds when it changes, until a finding ``settled`` names the
    index of the last change. At the raise, if anyone holds, that is the longest by point 6 with the farm's
    interval and R, and with those of each newest status.
+9. *What others measure*, since level 3 (D25). A *report* is the ``config.node.outside`` of the newest status
+   of another current and recent member, if it names the publisher and the index since which that one is due
+   to start. It *fails* if ``failed`` ≥ 3 and it has a ``control``; it *reaches* if ``failed`` is 0. Just
+   before point 5, if the publisher is due to start: if the reports that reach are at least two, and more than
+   half of all other members, its count of findings returns to 0. If it is eligible, as many fail, and another
+   eligible member is not sanctioned, it is found *unreached*: its count rises by 1, to 20 at most, and it is
+   sanctioned, unless it is for longer, until its n-th status after that; n is 10 R, times 2 for each finding
+   before, but at most an hour of its interval, or 10 R if that is more. R and the interval are those of its
+   newest status. From this level on a sanction of point 5, too, never shortens one. A member that is removed
+   has no count.
 """
 
 from __future__ import annotations
@@ -70,8 +80,8 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import LEASES, OUTSIDE, algorithm_of, unknown_algorithm
-from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
+from garlicfarm.levels import LEASES, LOWEST, OUTSIDE, algorithm_of, level_of, unknown_algorithm
+from garlicfarm.publishing import meta_leaseset, outside, publication, ranking, scoring
 from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
@@ -82,17 +92,19 @@ from garlicfarm.publishing.entries import (
     Refused,
     Status,
     observe,
-    parse_kept,
+    parse_entry,
 )
 from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import (
+    MAX_UNREACHED,
     SCHEMA,
     Because,
     FarmState,
     Header,
     LeaseState,
     MemberRecord,
+    OutsideState,
     ScoredStatus,
     encode_state,
     is_consistent,
@@ -130,11 +142,16 @@ def _scored_status(status: Status, policy: Policy, publishing: bool | None) -> S
         parts=status.parts,
         score=scoring.score(status.parts, policy.weights),
         publishing=publishing,
+        outside=status.outside,
+        control=status.control,
     )
 
 
-def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> ScoredStatus:
-    status = parse_kept(entry, farm)
+def _restored_status(state: FarmState, member: int) -> ScoredStatus:
+    record, policy = state.records[member], state.policy
+    # A status is valid at any level, but what level 3 reads may stand in an earlier one as an unknown key.
+    is_newer = state.outside and record.index > state.outside.since
+    status = parse_entry(bytes(record.status), state.farm, level_of(state.algorithm) if is_newer else LOWEST)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
     return _scored_status(status, policy, status.publishing)
@@ -166,6 +183,7 @@ class PublisherFold(FarmQueries):
         self._state = FarmState(farm=farm)
         self._state.policy.pin(self._pinned)
         self._statuses: dict[int, ScoredStatus] = {}
+        self._sensing: set[int] = set()  # members whose newest status has a report
         self._silences = Silences()
         self._candidates = Candidates()
         self._counted: int | None = None  # the figures that count; None: below level 3
@@ -225,7 +243,9 @@ class PublisherFold(FarmQueries):
         state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
         state.policy.retain(state.members)
         self._configure_leases(index)
+        self._configure_outside(index)
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
+        self._sensing &= kept
         self._silences.retain(state.members, kept)
         for id_, record in state.records.items():
             record.against = self._silences.judges(id_)
@@ -256,15 +276,12 @@ class PublisherFold(FarmQueries):
             silences = Silences()
             if not (is_consistent(state) and silences.restore(state.records, state.members)):
                 raise StorageDamaged(f"this snapshot of the farm {self.farm} contradicts itself")
-            statuses = {
-                id_: _restored_status(bytes(one.status), self.farm, state.policy, id_)
-                for id_, one in state.records.items()
-                if one.index
-            }
+            statuses = {id_: _restored_status(state, id_) for id_, one in state.records.items() if one.index}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is not a snapshot of the farm {self.farm}: {error}") from error
         self._state, self._statuses, self._silences = state, statuses, silences
         self._counted = None
+        self._sensing = {id_ for id_, one in statuses.items() if one.outside is not None}
         self._find_candidates()
         self._count_figures()
         self._events = EventLog(state, self._candidates.recent)
@@ -337,6 +354,7 @@ class PublisherFold(FarmQueries):
         self._silences.on_newest(author, record)
         scored = _scored_status(status, state.policy, self._publishing(index, status))
         self._statuses[author] = self._rescored(scored)
+        (self._sensing.discard if status.outside is None else self._sensing.add)(author)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
@@ -386,7 +404,8 @@ class PublisherFold(FarmQueries):
         publisher.failures = 0 if scored.publishing else publisher.failures + 1
         if publisher.failures >= publisher.R:
             publisher.failures = 0
-            publisher.sanction = _SANCTION_RS * publisher.R
+            least = publisher.sanction if self._state.outside else 0
+            publisher.sanction = max(_SANCTION_RS * publisher.R, least)
 
     # Leases on heartbeats (point 8)
 
@@ -448,6 +467,40 @@ class PublisherFold(FarmQueries):
             leases.boots[author] = boot
         return author if boot > known > 0 else 0
 
+    # What others measure (point 9)
+
+    def _configure_outside(self, index: int) -> None:
+        state = self._state
+        if state.outside:
+            kept = {id_: times for id_, times in state.outside.unreached.items() if id_ in state.members}
+            state.outside.unreached = kept
+        elif self.level >= OUTSIDE:
+            # Founders know the level before the first entry, members that join learn it later.
+            has_statuses = any(record.index for record in state.records.values())
+            state.outside = OutsideState(since=index if has_statuses else 0)
+
+    def _judge_from_outside(self) -> bool:
+        """Whether the publisher is found unreached now."""
+        state, publisher = self._state, self._state.publisher
+        if not (state.outside and self._sensing and publisher is not None and state.due_since is not None):
+            return False
+        reports, members = outside.reports(self, self._sensing).values(), len(state.members)
+        if outside.are_most(sum(map(outside.reaches, reports)), members):
+            state.outside.unreached.pop(publisher, None)
+        if not (
+            outside.are_most(sum(map(outside.fails, reports)), members)
+            and self._candidates.is_eligible(publisher)
+            and self._candidates.has_other_unsanctioned(publisher)
+        ):
+            return False
+        record = state.records[publisher]
+        times = min(state.outside.unreached.get(publisher, 0) + 1, MAX_UNREACHED)
+        state.outside.unreached[publisher] = times
+        behind = outside.statuses_behind(times, record.R, record.interval_ms)
+        record.sanction = max(record.sanction, behind)
+        self._find_candidate(publisher)
+        return True
+
     def _evaluate(
         self,
         index: int,
@@ -457,13 +510,15 @@ class PublisherFold(FarmQueries):
         applied: int | None = None,
         gone: int = 0,
     ) -> None:
-        """Points 2, 3, 5, 6 and 8, after a status of ``author`` or (0) something else at ``index``. The
+        """Points 2, 3, 5, 6, 8 and 9, after a status of ``author`` or (0) something else at ``index``. The
         process of the member ``gone`` that held before holds nothing any more."""
         state = self._state
         middle_date = self._candidates.middle_date()
         if middle_date is not None:
             state.farm_time_ms = middle_date
+        is_unreached = self._judge_from_outside()
         chosen, because = self._choose(author if counted else 0)
+        because = "unreached" if is_unreached else because
         if chosen != state.publisher:
             if state.publisher is not None:
                 state.holders[state.publisher] = index
@@ -490,6 +545,7 @@ class PublisherFold(FarmQueries):
         if holder not in self._state.members:
             del self._state.records[holder]
             self._statuses.pop(holder, None)
+            self._sensing.discard(holder)
             self._silences.forget(holder)
 
     def _find_candidates(self) -> None:

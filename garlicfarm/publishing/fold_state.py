@@ -6,9 +6,16 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.levels import FIRST_ALGORITHM, LEASES, level_of
+from garlicfarm.levels import FIRST_ALGORITHM, LEASES, OUTSIDE, level_of
 from garlicfarm.publishing.administration import MAX_LEASE_MS, LeaseMs
-from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
+from garlicfarm.publishing.documents import (
+    U63,
+    IntervalMs,
+    NodeReport,
+    OutsideReport,
+    Staleness,
+    StatusDocument,
+)
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
@@ -18,10 +25,12 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 SCHEMA = "garlicfarm.farm/1"
 
+MAX_UNREACHED = 20
+
 _ServerId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
 
-Because = Literal["", "vacant", "ineligible", "group", "margin", "lost"]
+Because = Literal["", "vacant", "ineligible", "group", "margin", "lost", "unreached"]
 
 
 class MemberRecord(msgspec.Struct, kw_only=True):
@@ -66,6 +75,16 @@ class LeaseState(msgspec.Struct, kw_only=True):
     """member → the index that found it lost, until a status of its own follows"""
 
 
+class OutsideState(msgspec.Struct, kw_only=True):
+    """What is needed so that what others measure decides (D25)."""
+
+    since: U63
+    """the index of the raise, 0 if no member had posted until then: statuses after it may have
+    ``config.node.outside``"""
+    unreached: dict[_ServerId, Annotated[int, msgspec.Meta(ge=1, le=MAX_UNREACHED)]] = {}
+    """member → how often it was found unreached, since others reached what it published"""
+
+
 class FarmState(msgspec.Struct, kw_only=True):
     """The fold's state; by `encode_state`, the snapshot (statuses in it verbatim)."""
 
@@ -90,6 +109,8 @@ class FarmState(msgspec.Struct, kw_only=True):
     skipped: dict[str, U63] = {}
     leases: LeaseState | msgspec.UnsetType = msgspec.UNSET
     """since level 2"""
+    outside: OutsideState | msgspec.UnsetType = msgspec.UNSET
+    """since level 3"""
 
 
 class Header(msgspec.Struct):
@@ -113,6 +134,9 @@ class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     """those that are not left out"""
     score: int
     publishing: bool | None
+    outside: OutsideReport | None
+    control: bytes | None
+    """the hash of a destination at which its author answers tests"""
 
 
 def is_consistent(state: FarmState) -> bool:
@@ -133,6 +157,8 @@ def is_consistent(state: FarmState) -> bool:
         and isinstance(state.leases, LeaseState) == (level_of(state.algorithm) >= LEASES)
         and (not state.leases or state.leases.lasts_ms == min(state.leases.ordered_ms, state.leases.bound_ms))
         and (not state.leases or state.leases.boots.keys() | state.leases.lost.keys() <= members)
+        and isinstance(state.outside, OutsideState) == (level_of(state.algorithm) >= OUTSIDE)
+        and (not state.outside or state.outside.unreached.keys() <= members)
     )
 
 
@@ -140,9 +166,12 @@ def encode_state(state: FarmState) -> bytes:
     """The snapshot: JSON, keys of a record in the order above, keys of a map ascending."""
     records = {member: _sorted_maps(record) for member, record in state.records.items()}
     policy = _sorted_maps(state.policy)
-    leases = _sorted_maps(state.leases) if state.leases else msgspec.UNSET
+    since_levels = {
+        "leases": _sorted_maps(state.leases) if state.leases else msgspec.UNSET,
+        "outside": _sorted_maps(state.outside) if state.outside else msgspec.UNSET,
+    }
     return msgspec.json.encode(
-        _sorted_maps(msgspec.structs.replace(state, records=records, policy=policy, leases=leases))
+        _sorted_maps(msgspec.structs.replace(state, records=records, policy=policy, **since_levels))
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from garlicfarm.publishing.administration import ACTIONS, MAX_BY_CHARS
-from garlicfarm.publishing.documents import BootedReport, StatusDocument
+from garlicfarm.publishing.documents import SensingReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
 
 _CHARACTER = "[A-Za-z0-9~-]"
@@ -24,6 +24,7 @@ _TWO_BYTES = _CHARACTER + "{2}[AEIMQUYcgkosw048]="
 _TAIL = f"({_TWO_BYTES}|{_CHARACTER}[AQgw]==)?$"
 TRANSIENT_PATTERN = "^[0-9a-f]{16}$"
 _PATTERNS = {
+    "control": f"^{_CHARACTER}{{40}}{_TWO_BYTES}$",
     "destination": f"^({_CHARACTER}{{4}}){{129,}}{_TAIL}",
     "hash": f"^{_CHARACTER}{{40}}{_TWO_BYTES}$",
     "lastPublishedLS": f"^({_CHARACTER}{{4}})*{_TAIL}",
@@ -39,7 +40,7 @@ def entry_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     document = _struct(StatusDocument, definitions)
     document["properties"]["date"]["maximum"] = DATE_END_MS - 1
-    node = _or_null(_reference(BootedReport, definitions))
+    node = _or_null(_reference(SensingReport, definitions))
     admin = {"anyOf": [_order(action, args, definitions) for action, args in ACTIONS.items()]}
     document["properties"]["config"] = _or_null(
         {"type": "object", "properties": {"node": node, "admin": _or_null(admin)}}

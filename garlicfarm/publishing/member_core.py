@@ -27,16 +27,17 @@ from garlicfarm.errors import EntryRefused, PublisherError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.lease_set import MetaLease, verify_lease_set
 from garlicfarm.leases import LeaseHolder
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
     MAX_TRANSIENTS,
-    BootedReport,
     DestinationStatus,
     MetaStatus,
     NodeReport,
     PublishConfig,
     RemoteStatus,
     RouterStatus,
+    SensingReport,
     StatusDocument,
 )
 from garlicfarm.publishing.ending import Ending, Situation
@@ -46,6 +47,7 @@ from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.offer import Offer
 from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
 from garlicfarm.publishing.publisher_core import Note, PublisherCore, Traits
+from garlicfarm.publishing.sensing import Sensing, Turn
 from garlicfarm.publishing.status_turns import News, StatusTurns
 from garlicfarm.wire.messages import Grant
 
@@ -65,7 +67,7 @@ class Now(msgspec.Struct, frozen=True):
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a status says beside the member's part in publishing, when it is posted. ``node``: of the report,
-    version, term, role, commit, admin URL and tests."""
+    version, term, role, commit, admin URL and tests. ``control``: of the report, since level 3."""
 
     node: NodeReport = NodeReport()
     program: object = None
@@ -73,12 +75,17 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     destinations: tuple[DestinationStatus, ...] = ()
     remote_destinations: tuple[RemoteStatus, ...] | None = None
     remote_meta: RemoteStatus | None = None
+    control: str | None = None
 
 
 class Surroundings(Protocol):
     """What is asked while a status is composed. Calls answer at once."""
 
     def figures(self) -> Figures: ...
+    def can_test(self, hash_: bytes) -> bool:
+        """Whether a test of the destination with this hash, through this member's router, asks the network
+        (D25)."""
+        ...
 
 
 class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +105,8 @@ class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemberCore:
     """``lease``: of this process, that rests on its statuses; ``leases``: those that leaders grant it (D24).
-    ``last_published``: what is to be reported as such, and kept in a file. It
-    is the `publisher_core.Role` of its publishers."""
+    ``last_published``: what is to be reported as such, and kept in a file. ``sensing``: what is to be tested
+    of what others publish. It is the `publisher_core.Role` of its publishers."""
 
     def __init__(
         self,
@@ -113,6 +120,7 @@ class MemberCore:
         self.leases = LeaseHolder()
         self.offer = Offer()
         self.ending = Ending()
+        self.sensing = Sensing()
         self.turns = StatusTurns(fold, setup.node_id, self.lease)
         self.publishers = [PublisherCore(traits, now.boot_ms) for traits in publishers]
         self.last_published = setup.last_published
@@ -310,6 +318,11 @@ class MemberCore:
             self.step(now)
         return not had_one
 
+    def on_tested(self, number: int, answered: bool | None, now: Now) -> None:
+        """See `Sensing.on_tested`."""
+        self.sensing.on_tested(number, answered, now.boot_ms)
+        self.step(now)
+
     def drain(self, drained: bool, now: Now) -> None:
         """Set or remove the mark that lets another member take over."""
         self.ending.drain(drained)
@@ -337,7 +350,7 @@ class MemberCore:
     def wake_ms(self) -> int:
         """When to call `step` again, if nothing comes in before; boot clock."""
         now_ms = self._now.boot_ms
-        found = self.turns.wake_ms()
+        found = self.turns.wake_ms() + self.sensing.wake_ms()
         for publisher in self.publishers:
             found += publisher.wake_ms(self)
         if self.ending.until_ms is not None:
@@ -361,6 +374,7 @@ class MemberCore:
     def _step(self) -> None:
         now_ms = self._now.boot_ms
         self._announce_successor()
+        self.sensing.step(now_ms, self._turn_of_publisher())
         for publisher in self.publishers:
             publisher.step(now_ms, self)
         if self.offer.step(
@@ -472,6 +486,31 @@ class MemberCore:
         fold, own = self._fold, self._setup.node_id
         return [member for member in members if member != own and not fold.is_draining(member)]
 
+    # ------------------------------------------------------------------ what others publish
+
+    def _turn_of_publisher(self) -> Turn | None:
+        """What there is to test of another member that is due to publish (D25)."""
+        fold, publisher, due_since = self._fold, self._fold.publisher, self._fold.due_since
+        if fold.level < OUTSIDE or self.is_named or publisher is None or due_since is None:
+            return None
+        scored = fold.statuses[publisher]
+        leaves = {leaf.hash for leaf in scored.leaves}
+        controls: set[bytes] = set()
+        for member in fold.recent():
+            if member not in (publisher, self._setup.node_id):
+                other = fold.statuses[member]
+                controls |= {leaf.hash for leaf in other.leaves}
+                controls |= set() if other.control is None else {other.control}
+        return Turn(
+            publisher=publisher,
+            since=due_since,
+            leaves=self._testable(leaves if scored.publishing else set()),
+            controls=self._testable(controls - leaves),
+        )
+
+    def _testable(self, hashes: set[bytes]) -> tuple[bytes, ...]:
+        return tuple(sorted(hash_ for hash_ in hashes if self._surroundings.can_test(hash_)))
+
     # ------------------------------------------------------------------ letting go
 
     def holds(self) -> str:
@@ -536,8 +575,8 @@ class MemberCore:
 
     def news(self) -> News:
         """What cannot wait for the next status: ``withdrawn``, ``released``, ``published``, ``lease set``,
-        ``drained``, and ``found`` (lost). An item ``("released", index)``, or ``found``, is said only by a
-        status that is begun after ``index`` was applied."""
+        ``drained``, ``found`` (lost) and ``outside``, what it has tested. An item ``("released", index)``, or
+        ``found``, is said only by a status that is begun after ``index`` was applied."""
         found: set[tuple[str, int]] = set()
         if self.offer.is_withdrawn:
             found.add(("withdrawn", self.offer.count))
@@ -555,6 +594,8 @@ class MemberCore:
         lost = self._fold.lost_index(self._setup.node_id)
         if lost is not None:
             found.add(("found", lost))
+        if self.sensing.changes:
+            found.add(("outside", self.sensing.changes))
         return frozenset(found)
 
     @property
@@ -593,13 +634,17 @@ class MemberCore:
         """Whether the service behind a leaf answers; True where nothing checks it."""
         return all(each.is_up for each in self.publishers if each.traits.destination == destination)
 
-    def _booted(self, node: NodeReport) -> BootedReport:
+    def _booted(self, node: NodeReport, control: str | None) -> SensingReport:
         """With the number of this process: above that of all earlier ones, of which this member may learn
-        late. A new number releases what was held before, so it is not taken while something stands."""
+        late. A new number releases what was held before, so it is not taken while something stands. Since
+        level 3, with what has been tested."""
         known = self._fold.boot(self._setup.node_id)
         if (not self._boot or known > self._boot) and not (known and self._is_exposed()):
             self._boot = max(self._setup.boot, known + 1)
-        return BootedReport(**msgspec.structs.asdict(node), boot=self._boot or None)
+        report = SensingReport(**msgspec.structs.asdict(node), boot=self._boot or None)
+        if self._fold.level < OUTSIDE:
+            return report
+        return msgspec.structs.replace(report, outside=self.sensing.report(), control=control)
 
     def _compose(self) -> None:
         """Make the entry of the status that was begun."""
@@ -623,7 +668,9 @@ class MemberCore:
             last_published_time=self.last_published_ms,
             publishing=self.publishing,
         )
-        config: dict[str, object] = {"node": self._booted(node) if self._fold.has_leases else node}
+        config: dict[str, object] = {
+            "node": self._booted(node, figures.control) if self._fold.has_leases else node
+        }
         if figures.program is not None:
             config["program"] = figures.program
         if self.ending.is_draining:

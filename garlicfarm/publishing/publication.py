@@ -11,7 +11,7 @@ if it never published, or says a date that no LeaseSet can have. ``can_publish``
 report ``meta.publishing``. ``leaves``: while it publishes, its usable leaves, and what the other recent
 members saw of each in farm.statuses that they began after it was due to start (D20): the connection test of
 member ``by``; null if none of them reports measurements. A leaf without a successful one is not confirmed;
-nothing follows from that for the role.
+what follows for the role is decided by reports (`outside`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.farm_queries import FarmQueries
@@ -94,6 +95,12 @@ def _problems(
         yield f"member {publisher} waits until member {others} has let go"
     elif meta.publishing is False and (farm.report(publisher or 0).applied or 0) >= (farm.due_since or 0):
         yield f"member {publisher} is to publish and reports that it does not"
+    failing = [member for member, one in outside.reports(farm, farm.members).items() if outside.fails(one)]
+    if failing:
+        who = (
+            f"members {', '.join(map(str, failing))} do" if len(failing) > 1 else f"member {failing[0]} does"
+        )
+        yield f"{who} not reach what member {publisher} publishes, but others' destinations"
     expiries = farm.key_expiries()
     for member in farm.members:
         if farm.has_duplicate_transients(member):

@@ -16,7 +16,8 @@ Members that are eligible come first, best first (group, score, id), then the ot
 says why the publisher changed at ``since``: vacant (there was no publisher), override (one that is still
 in force took the role from its predecessor), ineligible (its predecessor stopped being eligible), group (it
 is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it led three times in a row),
-lost (the leader found its predecessor lost, D24).
+lost (the leader found its predecessor lost, D24), unreached (most others could not reach what its predecessor
+published, D25).
 ``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
 longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
 ``measured``: how much of the score is measured (`scoring.measured`). ``counted``, since level 3: the figures
@@ -27,8 +28,8 @@ that count (`scoring`). ``left_out`` is true for a part without any, and else ab
 The ``reason`` of a member explains its place in one phrase.
 
 The ``why`` of a member has, in this order: the parts that are left out, or that its status does not report,
-whether it is recent, whether it is eligible, and where they apply its sanction, that it is the publisher or
-when it would be, and that it still holds the role.
+whether it is recent, whether it is eligible, and where they apply its sanction, whether it reaches what the
+publisher publishes (D25), that it is the publisher or when it would be, and that it still holds the role.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from typing import Any
 import msgspec
 
 from garlicfarm.levels import OUTSIDE
-from garlicfarm.publishing import publication, scoring
+from garlicfarm.publishing import outside, publication, scoring
+from garlicfarm.publishing.documents import OutsideReport
 from garlicfarm.publishing.events import SHORT_REASONS, reason_of
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import MemberRecord, ScoredStatus
@@ -53,6 +55,7 @@ BECAUSE: Mapping[str, str] = {
     "ineligible": "the one before was no longer eligible",
     "group": "it is in a better group than the one before",
     "lost": "the leader no longer heard the one before",
+    "unreached": "most other members could not reach what the one before published",
     "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",
 }
 """``because`` in words"""
@@ -136,7 +139,8 @@ def _reason(farm: FarmQueries, member: int, *, eligible: bool) -> str:
         return "cannot publish, others can" if farm.eligible() else "no usable leaf in the farm"
     group, foremost = farm.group(member), farm.group(farm.publisher)
     if group[0] > foremost[0]:
-        return f"behind member {farm.publisher}: did not publish when due"
+        cause = "most others did not reach it" if farm.was_unreached(member) else "did not publish when due"
+        return f"behind member {farm.publisher}: {cause}"
     if group != foremost:
         return f"behind member {farm.publisher}, whose mode is on"
     ahead, lead = _ahead(farm, member, farm.publisher), farm.state.records[member].lead
@@ -178,9 +182,12 @@ def _why(farm: FarmQueries, member: int, *, eligible: bool) -> list[str]:
     why.append(_why_recent(farm, record, member))
     why.append(_why_eligible(farm, scored, member, eligible=eligible))
     if record.sanction:
-        why.append(
-            f"ranks behind the others for {record.sanction} more statuses: it was due and did not publish"
-        )
+        unreached = "most others did not reach what it published"
+        cause = unreached if farm.was_unreached(member) else "it was due and did not publish"
+        why.append(f"ranks behind the others for {record.sanction} more statuses: {cause}")
+    report = outside.reports(farm, [member]).get(member)
+    if report is not None:
+        why.append(_why_tested(farm, report))
     if member == farm.publisher:
         why.append(_why_publisher(farm))
         if farm.due_since is None:
@@ -222,6 +229,14 @@ def _why_eligible(farm: FarmQueries, scored: ScoredStatus, member: int, *, eligi
     if farm.eligible():
         return "not eligible: it reports no meta.publishing, and others do"
     return "not eligible: no recent member reports a usable leaf"
+
+
+def _why_tested(farm: FarmQueries, report: OutsideReport) -> str:
+    if outside.reaches(report):
+        return f"reaches what member {farm.publisher} publishes"
+    times = f"{report.failed} test{'s' if report.failed > 1 else ''} in a row failed"
+    control = "another destination answered" if report.control else "nothing else answered: it does not count"
+    return f"does not reach what member {farm.publisher} publishes: {times}, while {control}"
 
 
 def _why_not_publisher(farm: FarmQueries, member: int, publisher: int) -> str:

@@ -14,6 +14,9 @@ publish again, and its date may stay.) By the publishers of the node that is ask
 say until when the router's LeaseSets last, and ``hooks`` not what its commands do. Where such a publisher
 fails to publish again, nothing is published, as above.
 
+*The publisher is not reached.* By the reports of most other members (`outside`), and the role stays, since
+nobody else may be named.
+
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
@@ -30,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import ScoredStatus
@@ -92,6 +96,7 @@ class Troubles:
         member that is asked, if it publishes and knows until when that lasts."""
         return [
             *self._publication(farm),
+            *_unreached(farm),
             *self._expired(farm, now_ms, own_until_ms),
             *_keys(farm, now_ms),
             *self._clocks(farm),
@@ -153,6 +158,16 @@ class Troubles:
             if skew_ms and farm.is_recent(member):
                 word = "ahead of" if skew_ms > 0 else "behind"
                 yield f"the clock of member {member} is {_rough(abs(skew_ms))} {word} the farm's: correct it"
+
+
+def _unreached(farm: FarmQueries) -> Iterator[str]:
+    """The role moves, unless nobody else may be named."""
+    failing = sum(map(outside.fails, outside.reports(farm, farm.members).values()))
+    if outside.are_most(failing, len(farm.members)):
+        yield (
+            f"most other members do not reach what member {farm.publisher} publishes, and no other member "
+            "can take over; `garlicfarm farm show` says why"
+        )
 
 
 def _keys(farm: FarmQueries, now_ms: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import trio
@@ -28,6 +29,7 @@ from garlicfarm.net.sam import sam_endpoint
 from garlicfarm.plugin_settings import Hops, Settings, collect_problems, setting
 from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
+from garlicfarm_plugin_i2pcontrol.answering import answer_tests
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
 from garlicfarm_plugin_i2pcontrol.measurement import measure
 
@@ -50,7 +52,8 @@ class I2PControlConfig(Settings, frozen=True, kw_only=True):
     directory). Only a router at a loopback address needs no pin: a program that could intercept the
     connection there could also read the data directory.
     ``router_info``: the file router.info in i2pd's data directory, to report it. ``sam``: HOST:PORT of the
-    router's SAM on loopback, to measure what others publish, through tunnels of ``hops`` hops.
+    router's SAM on loopback, to measure what others publish and to answer when they measure, through tunnels
+    of ``hops`` hops.
     """
 
     url: Annotated[
@@ -134,6 +137,23 @@ class I2PControlRouter(Router):
         if self._sam is None:
             raise NotSupported("I2PControl measures no others; with router.sam, the router's SAM does")
         return await measure(self._sam, master_or_leaf, self.config.hops)
+
+    @property
+    def measures_served(self) -> bool:
+        """i2pd asks floodfills for each session anew. Java I2P would answer by itself; its I2PControl has a
+        path."""
+        return self._sam is not None and urlsplit(self.config.url).path in ("", "/")
+
+    async def answer_tests(self) -> None:
+        if self._sam is None:
+            raise NotSupported("only with router.sam")
+        try:
+            await answer_tests(self._sam, self.config.hops, self._on_control)
+        finally:
+            self.control = None
+
+    def _on_control(self, hash_: bytes) -> None:
+        self.control = hash_
 
     async def _last_published_ri(self) -> str | None:
         if self._router_info is None:

@@ -126,6 +126,7 @@ class Said:
         self.date: int = entry["date"]
         self.applied: int | None = node.get("applied")
         self.boot: int = node.get("boot") or 0
+        self.outside: dict[str, Any] | None = None  # since level 3
         self.interval_ms: int = node.get("interval_ms") or defaults["interval_ms"]
         self.R: int = node.get("R") or defaults["R"]
         self.publishing: bool | None = meta.get("publishing")
@@ -165,6 +166,9 @@ class NaiveFold:
         self.last_published_ms = 0
         self.costs: dict[int, int] = {}
         self.sanctions: dict[int, Said] = {}  # member -> the status that brought the last one
+        self.behind: dict[int, list[tuple[int, int]]] = {}  # member -> index, and for how many statuses
+        self.unreached: dict[int, int] = {}  # member -> how often
+        self.since_level_3: int | None = None
         self.found_lost: list[tuple[int, int]] = []  # index, member
         self.lease: dict[str, int] | None = None  # since level 2
         self.since_level_2 = 0
@@ -296,11 +300,9 @@ class NaiveFold:
 
     def sanction(self, member: int) -> int:
         """For how many statuses more it ranks behind the others."""
-        if member not in self.sanctions:
-            return 0
-        cause = self.sanctions[member]
-        since = sum(said.index > cause.index for said in self.said[member])
-        return max(10 * cause.R - since, 0)
+        indexes = [said.index for said in self.said[member]]
+        left = [length - sum(index > at for index in indexes) for at, length in self.behind.get(member, [])]
+        return max([*left, 0])
 
     def failures(self, member: int) -> int:
         if member != self.publisher:
@@ -339,6 +341,9 @@ class NaiveFold:
         ]
         if self.level >= 2 and self.lease is None:
             self._begin_leases(index)
+        if self.level >= 3 and self.since_level_3 is None:
+            self.since_level_3 = index if any(self.said.values()) else 0
+        self.unreached = {one: times for one, times in self.unreached.items() if one in members}
         self._decide(index, None)
 
     def _begin_leases(self, index: int) -> None:
@@ -366,7 +371,7 @@ class NaiveFold:
             self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def _forget(self, member: int) -> None:
-        for kept in (self.said, self.sequences, self.costs, self.sanctions):
+        for kept in (self.said, self.sequences, self.costs, self.sanctions, self.behind):
             kept.pop(member, None)
 
     def _take(self, index: int, entry_text: bytes, term: int) -> str | None:
@@ -466,6 +471,8 @@ class NaiveFold:
     def status(self, said: Said) -> None:
         author = said.entry["id"]
         self.said[author].append(said)
+        if self.level >= 3:
+            said.outside = ((said.entry.get("config") or {}).get("node") or {}).get("outside")
         said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}
         self._reprice(author)
         began = said.index - 1 if said.applied is None else said.applied
@@ -473,6 +480,8 @@ class NaiveFold:
         said.judged = due and said.publishing is not None
         if said.judged and self.failures(author) >= said.R:
             self.sanctions[author] = said
+            before = self.behind.get(author, []) if self.level >= 3 else []
+            self.behind[author] = [*before, (said.index, 10 * said.R)]
         is_next_process = self.level >= 2 and said.boot > self.boot(author, said.index) > 0
         self._decide(said.index, said, gone=author if is_next_process else 0)
         if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
@@ -483,7 +492,10 @@ class NaiveFold:
         dates = sorted(self.newest(one).date for one in self.members if self.recent(one))
         if dates:
             self.farm_time_ms = dates[(len(dates) - 1) // 2]
+        is_unreached = self.level >= 3 and self._is_unreached(index)
         chosen, because = self._choose(said)
+        if is_unreached:
+            because = "unreached"
         if chosen != self.publisher:
             if self.publisher is not None:
                 self.holders[self.publisher] = index
@@ -504,6 +516,31 @@ class NaiveFold:
                     self._forget(holder)
         if self.publisher is not None and self.due_since is None and [*self.holders] == [self.publisher]:
             self.due_since = index
+
+    def _is_unreached(self, index: int) -> bool:
+        """Whether the publisher is found so at this index, by what the others say of it."""
+        publisher, others = self.publisher, [one for one in self.members if one != self.publisher]
+        if publisher is None or self.due_since is None:
+            return False
+        says = [self.newest(one).outside for one in others if self.recent(one)]
+        about = {"publisher": publisher, "since": self.due_since}
+        says = [one for one in says if one is not None and {**one, **about} == one]
+        if self._is_majority([one for one in says if one["failed"] == 0], others):
+            self.unreached.pop(publisher, None)
+        eligible = self.eligible()
+        has_better = any(one != publisher and not self.sanction(one) for one in eligible)
+        failing = [one for one in says if one["failed"] >= 3 and one.get("control")]
+        if publisher not in eligible or not has_better or not self._is_majority(failing, others):
+            return False
+        times = self.unreached[publisher] = min(self.unreached.get(publisher, 0) + 1, 20)
+        newest = self.newest(publisher)
+        most = max(10 * newest.R, 3_600_000 // newest.interval_ms)
+        length = min(10 * newest.R * 2 ** (times - 1), most)
+        self.behind.setdefault(publisher, []).append((index, length))
+        return True
+
+    def _is_majority(self, says: list[Any], others: list[int]) -> bool:
+        return len(says) > 1 and len(says) > len(others) / 2
 
     def releases_silent(self) -> bool:
         return self.level < 2
@@ -578,7 +615,8 @@ class NaiveFold:
                 "notes": dict(sorted(self.notes.items())),
                 "skipped": dict(sorted(self.skipped.items())),
             }
-            | self._leases(),
+            | self._leases()
+            | self._outside(),
             separators=(",", ":"),
             ensure_ascii=False,
         )
@@ -593,6 +631,11 @@ class NaiveFold:
         maps = {"boots": boots, "lost": lost}
         told = {name: {one: at for one, at in of_each.items() if at} for name, of_each in maps.items()}
         return {"leases": self.lease | told}
+
+    def _outside(self) -> dict[str, Any]:
+        if self.since_level_3 is None:
+            return {}
+        return {"outside": {"since": self.since_level_3, "unreached": dict(sorted(self.unreached.items()))}}
 
     def _record(self, member: int, statuses: list[str]) -> dict[str, Any]:
         newest = self.newest(member)

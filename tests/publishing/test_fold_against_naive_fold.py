@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.naive_fold import NaiveFold
 from tests.publishing.scripted_log import T0, configuration, destination
@@ -48,9 +49,10 @@ WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "d
 
 class Script:
     """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to.
-    ``most``: ids are up to that; at most one less are members at the beginning."""
+    ``most``: ids are up to that; at most one less are members at the beginning. ``senses``: most of them say
+    what they have measured, from the first entry on."""
 
-    def __init__(self, chance: random.Random, length: int, most: int = 6) -> None:
+    def __init__(self, chance: random.Random, length: int, most: int = 6, *, senses: bool = False) -> None:
         self.chance = chance
         self.most = most
         self.length = length
@@ -67,6 +69,9 @@ class Script:
         self.keyless = chance.random() < 0.2
         self.equals = chance.random() < 0.2  # all have the same figures
         self.boots = {member: chance.choice([0, 1, 1, 7]) for member in range(most + 1)}
+        self.senses = senses
+        self.sensing = 0.95 if senses else chance.choice([0, 0.5, 0.95])
+        self.outage = 3  # how many tests have failed in a row, most members say
         self.bootless = chance.random() < 0.1
         self.rates: dict[str, float] = {}  # how often a figure is reported, if less than usually
         if chance.random() < 0.7:
@@ -76,8 +81,9 @@ class Script:
     def run(self) -> Counter[str]:
         """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
         count = self.chance.choice([1, 2, 3, 3, 4, 5] if self.most == 6 else range(6, self.most))
-        self.level = self.chance.choice([0, 0, 0, 1, 2, 3])
+        self.level = OUTSIDE if self.senses else self.chance.choice([0, 0, 0, 1, 2, 3, 3])
         self.configure(sorted(self.chance.sample(range(1, self.most), count)))
+        found = 0
         for _ in range(self.length):
             before = self.naive.publisher, self.naive.due_since
             counting = self.naive.counting() if self.level >= 3 else []
@@ -104,6 +110,14 @@ class Script:
                 self.seen["lost"] += any(map(self.naive.lost_index, self.naive.members))
                 self.seen["a longer lease may run"] += lease["before_ms"] > 0
             self.seen["other figures count"] += bool(counting) and counting != self.naive.counting()
+            if self.naive.level >= 3:
+                unreached = self.naive.unreached
+                self.seen["unreached"] += (
+                    before[0] != self.naive.publisher and self.naive.because == "unreached"
+                )
+                self.seen["unreached again"] += max(unreached.values(), default=0) > 1
+                self.seen["reached again"] += len(unreached) < found and before[0] == self.naive.publisher
+            found = len(self.naive.unreached)
             self.seen["three recent"] += sum(map(self.naive.recent, self.naive.members)) == 3
             self.seen["sanctioned"] += any(map(self.naive.sanction, self.naive.members))
         return self.seen + Counter(self.naive.skipped)
@@ -228,6 +242,8 @@ class Script:
         boot = max(self.boots[member] - chance.choice([0] * 30 + [1]), 0)
         if not self.bootless and chance.random() < 0.98:
             node["boot"] = chance.choice([boot] * 20 + [None])
+        if chance.random() < self.sensing:
+            node["outside"] = self.outside()
         publishing: bool | None = self.naive.publisher == member and self.naive.due_since is not None
         if chance.random() > self.honest:
             publishing = chance.choice([True, False])
@@ -261,6 +277,18 @@ class Script:
 
     def is_reported(self, name: str, usually: float) -> bool:
         return self.chance.random() < min(self.rates.get(name, 1), usually)
+
+    def outside(self) -> dict[str, Any] | None:
+        """Most often one about the present publisher."""
+        chance = self.chance
+        about = chance.choice([self.naive.publisher] * 9 + [1]) or 2
+        since = chance.choice([self.naive.due_since] * 15 + [self.index - 1]) or 0
+        failed = chance.choice([self.outage] * 9 + [0, 2, 3, 2**63 - 1])
+        control = chance.choice([HASHES[about]] * 15 + [None])
+        if chance.random() < 0.1:
+            self.outage = chance.choice([0, 1, 3, 40])
+        report: dict[str, Any] = {"publisher": about, "since": since, "failed": failed}
+        return report if control is None and chance.random() < 0.5 else report | {"control": control}
 
     def router(self, member: int) -> Iterator[tuple[str, Any]]:
         chance, quality = self.chance, self.quality[member]
@@ -311,6 +339,7 @@ HAPPENS = {
     *("repeated", "not a member", "years ahead", *(reason for _, reason in MALFORMED)),
     *("lost", "released", "removed, and held at level 2", "silent, and held at level 2"),
     "other figures count",
+    *("unreached", "unreached again", "reached again"),
     *("a longer lease may run", "former process", "another term", "another naming", "another change"),
 }
 
@@ -320,6 +349,8 @@ def test_fold_and_naive_fold_have_the_same_bytes_over_long_logs_with_all_that_ha
     seen: Counter[str] = Counter()
     for seed in range(25):
         seen += Script(random.Random(seed), 130).run()
+    for seed in range(4):
+        seen += Script(random.Random(seed), 700, senses=True).run()
     assert {what for what in HAPPENS if not seen[what]} == set()
 
 

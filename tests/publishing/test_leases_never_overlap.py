@@ -17,7 +17,7 @@ import pytest
 
 from garlicfarm.publishing import fold as fold_module
 from garlicfarm.publishing.documents import Bandwidth, DestinationStatus, NodeReport, RouterStatus
-from garlicfarm.publishing.entries import encode_admin, parse_kept
+from garlicfarm.publishing.entries import encode_admin, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.orders import Published
@@ -69,6 +69,9 @@ class Node:
             router=RouterStatus(configured_bandwidth=Bandwidth(in_=100, out=100), current_bandwidth=used),
             destinations=(DestinationStatus(destination=destination(self.id)),),
         )
+
+    def can_test(self, hash_: bytes) -> bool:
+        return False
 
     def obey(self, now: Now) -> None:
         """The plugin and the router do at once what the core wants; what is to be posted waits."""
@@ -190,7 +193,7 @@ class SimulatedFarm:
 @pytest.fixture(autouse=True)
 def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All members apply the same entries: what an entry says is read of it for all of them."""
-    monkeypatch.setattr(fold_module, "parse_kept", lru_cache(maxsize=1000)(parse_kept))
+    monkeypatch.setattr(fold_module, "parse_entry", lru_cache(maxsize=1000)(parse_entry))
 
 
 @pytest.mark.slow

@@ -57,6 +57,13 @@ class RemoteSensing:
         found = None if self._master is None else self._found.get(self._master)
         return None if found is None else msgspec.structs.replace(found, connect_test=None)
 
+    def record(self, target: bytes, found: RemoteStatus | None) -> None:
+        """What a test of the publisher's leaf has found (D25). It comes last in the next round."""
+        self._forget_last_turn()
+        self._queries += 1
+        self._asked[target] = self._queries
+        self._keep(target, found)
+
     async def run(self) -> None:
         """Measure until cancelled; return if the router can measure nothing."""
         router = self._context.router
@@ -94,7 +101,10 @@ class RemoteSensing:
             self._context.log.warning("not-measured", cause=str(error) or "no answer in time")
         else:
             self._count("ok")
-        if found is None or self._fold.due_since != due_since:
+        self._keep(target, found if self._fold.due_since == due_since else None)
+
+    def _keep(self, target: bytes, found: RemoteStatus | None) -> None:
+        if found is None:
             self._found.pop(target, None)
         else:
             self._found[target] = found

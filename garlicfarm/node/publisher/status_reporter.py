@@ -16,9 +16,11 @@ from garlicfarm._version import __version__, revision
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, RouterError
 from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.levels import OUTSIDE, THIS
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.leaf_figures import LeafFigures
+from garlicfarm.node.publisher.outside_tests import OutsideTests
 from garlicfarm.node.publisher.remote_sensing import RemoteSensing
 from garlicfarm.publishing.documents import (
     FAILED,
@@ -45,6 +47,7 @@ class StatusReporter:
         self._context = context
         self._fold = fold
         self._remote = RemoteSensing(context, fold, self._served)
+        self._tests = OutsideTests(context, fold, self._may_serve, self._count, self._remote.record)
         self._router: RouterStatus | None = None
         self._number = 0  # of what is measured or posted
         self._turns = 0
@@ -56,10 +59,12 @@ class StatusReporter:
     def serve(self, core: MemberCore, on_stepped: Callable[[], None]) -> None:
         """Carry out what ``core`` decides; ``on_stepped`` is called after each answer."""
         self._core, self._on_stepped = core, on_stepped
+        self._tests.serve(core, on_stepped)
         self._leaves = LeafFigures(self._context, core)
 
     def obey(self) -> None:
         """Stop what the core no longer wants, and have what it wants now begun."""
+        self._tests.obey()
         turns = self._core.turns
         if turns.number != self._number:
             self._measuring.cancel()
@@ -73,6 +78,8 @@ class StatusReporter:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._try_silent)
             nursery.start_soon(self._remote.run)
+            nursery.start_soon(self._tests.run)
+            nursery.start_soon(self._tests.answer)
             await self._report_all()
         raise AssertionError("unreachable: it posts until cancelled")
 
@@ -133,7 +140,7 @@ class StatusReporter:
 
     def figures(self) -> Figures:
         """See `Surroundings`."""
-        context, fold = self._context, self._fold
+        context, fold, router = self._context, self._fold, self._context.router
         status = context.raft_status()
         others = [member for member in fold.members if member != context.node_id]
         tests = tuple(test for member in others if (test := self._test(member)) is not None)
@@ -152,7 +159,12 @@ class StatusReporter:
             destinations=tuple(map(self._as_valid, self._leaves.newest())),
             remote_destinations=self._remote.destinations or None,
             remote_meta=self._remote.meta,
+            control=None if router is None or router.control is None else encode(router.control),
         )
+
+    def can_test(self, hash_: bytes) -> bool:
+        """See `Surroundings`."""
+        return self._tests.can_test(hash_)
 
     def _as_valid(self, leaf: DestinationStatus) -> DestinationStatus:
         """Without what only level 3 knows, below it."""
@@ -189,11 +201,18 @@ class StatusReporter:
 
     def _served(self) -> frozenset[bytes]:
         """The hashes of the destinations that this node's router serves itself."""
-        section, core = self._context.section, self._core
+        section = self._context.section
         own = [leaf.destination for leaf in section.leaf]
-        if core.publishing:
-            own += [leaf.destination for leaf in core.leaves()]
-            own += [section.meta.destination] if section.meta.destination else []
+        if self._core.publishing:
+            return self._may_serve()
+        return frozenset(map(destination_hash, own))
+
+    def _may_serve(self) -> frozenset[bytes]:
+        """The same, and what it serves while this member is on standby or retires."""
+        section = self._context.section
+        own = [leaf.destination for leaf in section.leaf]
+        own += [leaf.destination for leaf in self._core.leaves()]
+        own += [section.meta.destination] if section.meta.destination else []
         return frozenset(map(destination_hash, own))
 
     def _count(self, outcome: str) -> None:

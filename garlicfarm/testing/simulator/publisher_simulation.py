@@ -65,6 +65,7 @@ from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
+from garlicfarm.publishing.sensing import Probe
 from garlicfarm.raft import Role
 from garlicfarm.round_trips import RoundTrips, Timeouts
 from garlicfarm.testing.simulator.clients import Administrator, Client
@@ -211,6 +212,7 @@ class _Process:
         self.farm, self.member, self.scheduler = farm, member, farm.scheduler
         self._generation = member.generation
         self._number = 0  # of what is measured or posted
+        self._tested = 0  # the number of the last test
         self._poster = _Poster(self)
         self._granter: LeaseGranter | None = None
         self.trips = RoundTrips(0, 0, 0)
@@ -257,6 +259,10 @@ class _Process:
     def figures(self) -> Figures:
         """See `garlicfarm.publishing.member_core.Surroundings`."""
         return self.farm.figures(self.member)
+
+    def can_test(self, hash_: bytes) -> bool:
+        """See `Surroundings`."""
+        return self.farm.can_test(self.member, hash_)
 
     # ------------------------------------------------------------------ what the core is told
 
@@ -314,6 +320,10 @@ class _Process:
             else:
                 self.farm.on_status(self.member, self.core)
                 self._poster.post(turns.entry)
+        probe = self.core.sensing.probe
+        if probe is not None and probe.number != self._tested:
+            self._tested = probe.number
+            self.scheduler.at(self.scheduler.now + self.farm.test_ms(), self._test, probe)
         if self.core.ending.state == "over":
             self.farm.end(self.member)
         else:
@@ -325,6 +335,14 @@ class _Process:
             self.scheduler.at(at, self._measured, number)
         elif at is not None:
             self.core.on_measured(number, self.now())
+            self.on_told()
+
+    def _test(self, probe: Probe) -> None:
+        at = self.wake_at()
+        if at:
+            self.scheduler.at(at, self._test, probe)
+        elif at is not None:
+            self.core.on_tested(probe.number, self.farm.answers(self.member, probe.hash), self.now())
             self.on_told()
 
     # ------------------------------------------------------------------ leases on heartbeats
@@ -454,8 +472,12 @@ class PublisherSimulation(SimulatedCluster):
         self._wait_for_publisher()
         rng.choice((self._lose_router, self._drain_two, self._stop_one))()
         self._wait_for_publisher()
+        self.after()
         self.observer.on_end()
         return self.outcome()
+
+    def after(self) -> None:
+        """What else happens at the end."""
 
     def draw_faults(self, rng: random.Random) -> Faults:
         """The faults of the seed."""
@@ -610,6 +632,18 @@ class PublisherSimulation(SimulatedCluster):
             router=RouterStatus(configured_bandwidth=all_, current_bandwidth=Bandwidth(in_=used, out=used)),
             destinations=(DestinationStatus(destination=encode(simulated_destination(member.id))),),
         )
+
+    def can_test(self, member: SimulatedMember, hash_: bytes) -> bool:
+        """Whether a member's router can test what it does not serve itself (D25)."""
+        return False
+
+    def test_ms(self) -> int:
+        """How long the next test takes."""
+        return 0
+
+    def answers(self, member: SimulatedMember, hash_: bytes) -> bool | None:
+        """What comes of a test by ``member``; None: it could not be carried out."""
+        return None
 
     def used_bandwidth(self) -> int:
         """Of a member's router, in percent."""

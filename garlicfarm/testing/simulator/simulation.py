@@ -2,6 +2,7 @@
 
     python -m garlicfarm.testing.simulator --seeds 1000 [--first N] [--nodes 3] [--publisher [--preset NAME]]
     python -m garlicfarm.testing.simulator --leader-kills [--preset NAME] [--R N] [--seeds 100] [--first N]
+    python -m garlicfarm.testing.simulator --outside [--preset NAME] [--seeds 100] [--first N] [--nodes 3]
     python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
 
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
@@ -13,9 +14,10 @@ real codec. The invariants (`garlicfarm.testing.simulator.invariants`) are check
 faults end, and the members have to agree on one more entry, and keep their leader.
 
 ``--publisher`` runs members that post statuses and checks that at most one may publish:
-`publisher_simulation`. ``--leader-kills`` kills the leaders of such members and checks that the publisher
-goes on: `leader_kills`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds
-the cost: `slow_simulation`.
+`publisher_simulation`. ``--outside`` is the same with services that are not always reached:
+`outside_simulation`. ``--leader-kills`` kills the leaders of such members and checks that the publisher goes
+on: `leader_kills`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds the
+cost: `slow_simulation`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So the printed
 command repeats a violation.
@@ -36,6 +38,7 @@ from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import LeaderKills
+from garlicfarm.testing.simulator.outside_simulation import OutsideSimulation
 from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.slow_simulation import KINDS, run_hours
 
@@ -114,6 +117,9 @@ class Simulation(SimulatedCluster):
         return calm and all(member.applied >= self._fresh_index for member in now)
 
 
+_KINDS = ("leader-kills", "publisher", "outside")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run seeds; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m garlicfarm.testing.simulator", description=__doc__)
@@ -123,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=3, help="members at the start (default 3)")
     parser.add_argument(
         "--publisher", action="store_true", help="simulate publishing, instead of the core alone"
+    )
+    parser.add_argument(
+        "--outside", action="store_true", help="simulate publishing, and what is measured of it"
     )
     parser.add_argument("--leader-kills", action="store_true", help="kill the leaders of three publishers")
     parser.add_argument("--preset", choices=sorted(PRESETS), help="timing, interval and lease of both")
@@ -146,7 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_ms: list[int] = []
     for seed in range(options.first, options.first + options.seeds):
         simulation: Simulation | PublisherSimulation
-        if options.leader_kills:
+        if options.outside:
+            simulation = OutsideSimulation(seed, options.nodes, setting)
+        elif options.leader_kills:
             simulation = LeaderKills(seed, setting, on_statuses=bool(options.R))
         elif options.publisher:
             simulation = PublisherSimulation(seed, options.nodes, setting)
@@ -157,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:  # noqa: BLE001 - for any error the seed must be printed
             print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {options.nodes} nodes: {type(error).__name__}: {error}")
-            kind = " --leader-kills" if options.leader_kills else " --publisher" if options.publisher else ""
+            kinds = {name: vars(options)[name.replace("-", "_")] for name in _KINDS}
+            kind = "".join(f" --{name}" for name, is_on in kinds.items() if is_on)
             kind += f" --preset {options.preset}" if options.preset else ""
             kind += f" --R {options.R}" if options.R else ""
             kind += f" --lease {options.lease}" if options.lease else ""

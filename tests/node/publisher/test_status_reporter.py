@@ -128,6 +128,9 @@ async def test_trial_that_failed_is_repeated_while_the_connection_is_up(
 
 
 class HangingRouter:
+    control = None
+    measures_served = False
+
     def __getattr__(self, name: str) -> Any:
         async def hang(*args: object) -> None:
             await trio.sleep_forever()
@@ -214,6 +217,9 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
 
 class MeasuringRouter:
     """Fetches in 5 ms whatever it is asked for."""
+
+    control = None
+    measures_served = False
 
     def __init__(self) -> None:
         self.measured: list[bytes] = []

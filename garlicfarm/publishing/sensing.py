@@ -1,0 +1,170 @@
+"""What a member tests of the publisher's service, and when, without I/O.
+
+A *test* asks a destination through this member's own router whether it answers. The leaves of the publisher
+are tested in turn, one a minute while they answer, one every 10 s while they do not. In the meantime
+*controls* are tested, too: destinations of other members, one after the other until one answers. Without a
+control this member cannot know whether it is the publisher's router that has lost I2P or its own, and its
+word counts for nothing.
+
+It is told the publisher's *turn* with each step, says which test to carry out (`Sensing.probe`), is told what
+came of it, and says what the next status reports (`Sensing.report`). Times are ms of a clock that counts
+suspended time.
+
+Source: docs/reference/protocol.md, D25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.publishing import outside
+from garlicfarm.publishing.documents import OutsideReport
+
+PERIOD_MS = 60_000
+"""From one test to the next while the service answers."""
+AGAIN_MS = 10_000
+"""The same while it does not, and the least between two tests that count."""
+GRACE_MS = 60_000
+"""Tests that begin sooner after the publisher was due to start do not count as failed: what clients find
+until then may be its predecessor's."""
+CONTROL_MS = 60_000
+"""T: a control that was reached longer ago shows nothing."""
+_MOST_FAILED = 999
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A publisher's turn: since the index from which it was due to start. Hashes of 32 bytes of what this
+    member can test: the ``leaves`` of the publisher while it publishes, and ``controls``."""
+
+    publisher: int
+    since: int
+    leaves: tuple[bytes, ...]
+    controls: tuple[bytes, ...]
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A test that is to be carried out now. ``number``: higher for each."""
+
+    number: int
+    hash: bytes
+    is_control: bool
+    begun_ms: int
+
+
+class _Found(msgspec.Struct, kw_only=True):
+    """In one turn. ``failed``: tests in a row, None: none was answered yet, and none counts. ``is_failing``:
+    the last one was not answered. ``counted_ms``: when the last one began that counts as failed. ``leaf``,
+    ``next_control``: places of what is tested next."""
+
+    began_ms: int
+    failed: int | None = None
+    is_failing: bool = False
+    counted_ms: int | None = None
+    leaf: int = 0
+    leaf_due_ms: int
+    control: bytes | None = None
+    control_ms: int = 0
+    next_control: int = 0
+    control_again_ms: int
+    is_control_last: bool = False
+    is_against: bool = False
+
+
+class Sensing:
+    """``probe``: the test to carry out now. ``changes``: how often it has changed within a turn whether what
+    is reported counts against the publisher."""
+
+    def __init__(self) -> None:
+        self.probe: Probe | None = None
+        self.changes = 0
+        self._number = 0
+        self._turn: Turn | None = None
+        self._found = _Found(began_ms=0, leaf_due_ms=0, control_again_ms=0)
+
+    def step(self, now_ms: int, turn: Turn | None) -> None:
+        """Take note of the time and of the turn; None: there is nothing to test."""
+        if _key(turn) != _key(self._turn):
+            self.probe = None
+            self._found = _Found(began_ms=now_ms, leaf_due_ms=now_ms, control_again_ms=now_ms)
+        self._turn = turn
+        if turn is None or self.probe is not None:
+            return
+        found, control_due_ms = self._found, self._control_due_ms
+        is_control_due = control_due_ms is not None and control_due_ms <= now_ms
+        is_leaf_due = bool(turn.leaves) and found.leaf_due_ms <= now_ms
+        if is_control_due and not (is_leaf_due and found.is_control_last):
+            self._order(turn.controls[found.next_control % len(turn.controls)], now_ms, is_control=True)
+        elif is_leaf_due:
+            self._order(turn.leaves[found.leaf % len(turn.leaves)], now_ms, is_control=False)
+
+    def on_tested(self, number: int, answered: bool | None, now_ms: int) -> None:
+        """A test is over. None: this member's router could not carry it out."""
+        probe, found = self.probe, self._found
+        if probe is None or probe.number != number:
+            return
+        self.probe = None
+        found.is_control_last = probe.is_control
+        if probe.is_control:
+            self._on_control(probe, answered, now_ms)
+        else:
+            self._on_leaf(probe, answered)
+        if found.control is not None and now_ms - found.control_ms > CONTROL_MS:
+            found.control = None
+        report = self.report()
+        is_against = report is not None and outside.fails(report)
+        self.changes += is_against != found.is_against
+        found.is_against = is_against
+
+    def report(self) -> OutsideReport | None:
+        """What the next status says; None: nothing was found in this turn."""
+        turn, found = self._turn, self._found
+        if turn is None or found.failed is None:
+            return None
+        control = encode(found.control) if found.failed and found.control is not None else None
+        return OutsideReport(publisher=turn.publisher, since=turn.since, failed=found.failed, control=control)
+
+    def wake_ms(self) -> list[int]:
+        """When `step` may have something to do by time alone."""
+        if self._turn is None or self.probe is not None:
+            return []
+        return [due_ms for due_ms in (self._found.leaf_due_ms, self._control_due_ms) if due_ms is not None]
+
+    @property
+    def _control_due_ms(self) -> int | None:
+        turn, found = self._turn, self._found
+        if not (found.is_failing and turn is not None and turn.controls):
+            return None
+        stale_ms = 0 if found.control is None else found.control_ms + CONTROL_MS // 2
+        return max(found.control_again_ms, stale_ms)
+
+    def _order(self, hash_: bytes, now_ms: int, *, is_control: bool) -> None:
+        self._number += 1
+        self.probe = Probe(number=self._number, hash=hash_, is_control=is_control, begun_ms=now_ms)
+
+    def _on_leaf(self, probe: Probe, answered: bool | None) -> None:
+        found = self._found
+        if answered:
+            found.failed, found.is_failing = 0, False
+        elif answered is False:
+            found.is_failing = True
+            found.leaf += 1
+            again_ms = 0 if found.counted_ms is None else found.counted_ms + AGAIN_MS
+            if probe.begun_ms >= max(found.began_ms + GRACE_MS, again_ms):
+                found.counted_ms = probe.begun_ms
+                found.failed = min((found.failed or 0) + 1, _MOST_FAILED)
+        found.leaf_due_ms = probe.begun_ms + (AGAIN_MS if found.is_failing else PERIOD_MS)
+
+    def _on_control(self, probe: Probe, answered: bool | None, now_ms: int) -> None:
+        found = self._found
+        found.control_again_ms = probe.begun_ms + AGAIN_MS
+        if answered:
+            found.control, found.control_ms = probe.hash, now_ms
+        else:
+            found.next_control += 1
+
+
+def _key(turn: Turn | None) -> Sequence[int] | None:
+    return None if turn is None else (turn.publisher, turn.since)
