@@ -32,7 +32,7 @@ STATES_OF_LEVEL = {
     0: "d4b8036a3f9b07e552ffafaa9f5335c9d23584a5ca7fc58a409504292948392a",
     1: "7c7ad91f44d9a779b2a19bff30409c341737992ca3447194fad4097b8859e0ee",
     2: "29ccc2bfb6941f7c494b31ca8020623b9b460b349fd7b4646f6ea637a94ef6c6",
-    3: "",
+    3: "6973d8e684a8fdc06b446959e8b16fb3118db93ec8cdd48d90138ae6d2aaddaf",
 }
 """The same of each level, the last entry being the order that raises it, as the first program that could it
 made them"""
