@@ -143,8 +143,10 @@ class ServicePublisher(Publisher):
         """The figures of the session and its streams.
 
         I2CP says nothing of outbound tunnels, so none are reported. The inbound ones are those that the
-        router has last asked a LeaseSet for; it is renewed while they last, so their ends are reported, not
-        those of the shortened leases. Limits of the bandwidth are reported where the router says its own.
+        router has asked a LeaseSet for, the most within a minute: it replaces them one at a time, and each
+        that is missing for a moment would cost the member more than the margin. The LeaseSet is renewed while
+        they last, so their ends are reported, not those of the shortened leases. Limits of the bandwidth are
+        reported where the router says its own.
         """
         keeper, server, session = self._keeper, self._server, self._keeper.session
         round_trip_s = server.round_trip_s
@@ -170,7 +172,7 @@ class ServicePublisher(Publisher):
         if session.has_asked:
             leaf = msgspec.structs.replace(
                 leaf,
-                current_tunnels=Tunnels(in_=len(ends)),
+                current_tunnels=Tunnels(in_=session.tunnels_lately(now_s)),
                 lease_set_expires=max(ends, default=None),
                 lease_ends=ends[-MAX_LEASES:],
             )

@@ -29,6 +29,7 @@ for a router that has died.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
@@ -64,6 +65,9 @@ PASS_ON_S = 5.0
 """Between two times that the router is given the successor's LeaseSet."""
 ANSWERS_PER_S = 5
 """At most, to the router's requests for a LeaseSet: each costs a signature."""
+LATELY_S = 60.0
+"""A router replaces its tunnels one at a time: one that is missing for less than this is not missed."""
+MAX_REQUESTS = 64
 MAX_OWN_LEASES = 10
 """So many fit into a status, which has room for a LeaseSet of 1024 bytes."""
 
@@ -128,6 +132,7 @@ class ServiceSession:
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
         self.limits: BandwidthLimits | None = None
+        self._requests: deque[tuple[float, tuple[TunnelLease, ...]]] = deque(maxlen=MAX_REQUESTS)
         self.began_s = start.now_s
         self.since_ms: int | None = None
         self.drained_s = math.inf
@@ -166,6 +171,7 @@ class ServiceSession:
         match message:
             case RequestLeaseSet(session=self.id):
                 self.tunnels = message.leases
+                self._requests.append((now_s, message.leases))
                 self._is_asked = True
             case SetDate():
                 self._clock = (message.date_ms, now_s)
@@ -269,6 +275,16 @@ class ServiceSession:
         """When the tunnels end that last, ascending, ms since 1970."""
         now_ms = self.router_ms(now_s)
         return tuple(sorted(each.end_ms for each in self.tunnels if each.end_ms > now_ms))
+
+    def tunnels_lately(self, now_s: float) -> int:
+        """How many tunnels last, by the best of the router's requests that stood within the last minute; 0 if
+        none of the newest lasts."""
+        if not self.lease_ends(now_s):
+            return 0
+        while len(self._requests) > 1 and self._requests[1][0] <= now_s - LATELY_S:
+            self._requests.popleft()
+        now_ms = self.router_ms(now_s)
+        return max(sum(each.end_ms > now_ms for each in tunnels) for _, tunnels in self._requests)
 
     def is_warm(self, now_s: float) -> bool:
         """Whether the router has tunnels that last."""

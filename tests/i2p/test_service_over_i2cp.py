@@ -37,7 +37,7 @@ def test_leaf_has_the_figures_of_its_session_and_streams(told: dict[str, dict[st
     publishes, stands_by = told["figures"]["publishes"], told["figures"]["stands_by"]
     for leaf in (publishes, stands_by):
         assert leaf["currentTunnels"].keys() == {"in"}
-        assert leaf["currentTunnels"]["in"] == len(leaf["leaseEnds"]) >= 1
+        assert leaf["currentTunnels"]["in"] >= len(leaf["leaseEnds"]) >= 1
         assert leaf["leaseSetExpires"] == max(leaf["leaseEnds"])
         assert "configuredBandwidth" not in leaf  # i2pd tells no limits
         assert leaf["currentConnections"] <= leaf["configuredConnections"]

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
+from garlicfarm_plugin_i2cp.service_session import MAX_REQUESTS
 from tests.publishers.service_keeper.keeper_bench import Bench, publishing
 
 
@@ -61,3 +62,47 @@ async def test_session_without_tunnels_is_not_ready(bench: Bench, autojump_clock
     await bench.router.ask()
     await wait_all_tasks_blocked()
     assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
+
+
+async def test_tunnel_that_is_missing_for_less_than_a_minute_is_not_missed(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    async def asked(*tunnel_s: int) -> int:
+        bench.router.tunnel_s = tunnel_s
+        await bench.router.ask()
+        await wait_all_tasks_blocked()
+        return lately()
+
+    def lately() -> int:
+        assert bench.keeper.session is not None
+        return bench.keeper.session.tunnels_lately(trio.current_time())
+
+    bench.router.tunnel_s = (600, 500, 400)
+    await bench.keeper.standby()
+    assert lately() == 3
+    await trio.sleep(100)  # how long the first request has stood counts for nothing
+    assert await asked(600, 500) == 3
+    await trio.sleep(59)
+    assert lately() == 3
+    await trio.sleep(2)
+    assert lately() == 2
+    assert await asked(600) == 2
+    assert await asked(600, 500, 400, 300) == 4
+    assert await asked(30) == 4
+    await trio.sleep(31)
+    assert lately() == 0  # none of those that it asked for lasts
+    assert await asked(600) == 4
+    await trio.sleep(61)
+    assert lately() == 1
+
+
+async def test_router_that_asks_all_the_time_fills_no_memory(bench: Bench, autojump_clock: MockClock) -> None:
+    await bench.keeper.standby()
+    bench.router.tunnel_s = (600,) * 3
+    await bench.router.ask()
+    bench.router.tunnel_s = (600,)
+    for _ in range(MAX_REQUESTS):
+        await bench.router.ask()
+    await wait_all_tasks_blocked()
+    assert bench.keeper.session is not None
+    assert bench.keeper.session.tunnels_lately(trio.current_time()) == 1  # the older ones are forgotten
