@@ -25,6 +25,7 @@ def test_broken_rule_of_what_others_measure_fails_its_test(mutant: Mutant) -> No
         run(function)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", SIMULATED, ids=lambda mutant: mutant.name)
 def test_broken_rule_of_what_others_measure_is_found_in_its_seed(mutant: Mutant) -> None:
     """Where a change draws other runs, look for the seeds anew: a few tens are enough for each."""

@@ -22,6 +22,7 @@ from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import KILLS, LeaderKills
+from garlicfarm.testing.simulator.outside_simulation import OutsideSimulation
 from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
@@ -52,7 +53,21 @@ def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> 
     assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
 
 
-@pytest.mark.parametrize("run", [Simulation, PublisherSimulation])
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, range(1, 6)), (5, range(200, 206))])
+def test_farms_leave_a_publisher_that_is_not_reached_and_no_liar_moves_the_role(
+    nodes: int, seeds: range
+) -> None:
+    runs = [OutsideSimulation(seed, nodes) for seed in seeds]
+    counts = sum((Counter(one.run().counts) for one in runs), Counter[str]())
+    assert counts["unreached"] > 3
+    assert counts["lost_i2p"] + counts["lost_all"] + counts["lost_nothing"] > 2
+    assert len({one.liar for one in runs}) > 1
+
+
+@pytest.mark.parametrize(
+    "run", [Simulation, PublisherSimulation, pytest.param(OutsideSimulation, marks=pytest.mark.slow)]
+)
 def test_same_seed_gives_the_same_run_and_another_seed_another(
     run: Callable[[int], Simulation | PublisherSimulation],
 ) -> None:
@@ -124,7 +139,9 @@ def test_broken_rule_of_publishers_is_found_within_twenty_seeds(mutant: Mutant) 
         _run_seeds(lambda seed: PublisherSimulation(seed).run(), 20)
 
 
-@pytest.mark.parametrize("publisher", [[], ["--publisher"]])
+@pytest.mark.parametrize(
+    "publisher", [[], ["--publisher"], pytest.param(["--outside"], marks=pytest.mark.slow)]
+)
 def test_main_tells_rate_events_and_violations(
     publisher: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
