@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder, RouterDate
 
 __all__ = [
     "KeyReport",
@@ -26,6 +26,7 @@ __all__ = [
     "Publisher",
     "PublisherSite",
     "PublisherStatus",
+    "RouterDate",
 ]
 
 

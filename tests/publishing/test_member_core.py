@@ -40,6 +40,7 @@ class Farm:
     def __init__(self) -> None:
         self.publisher, self.due_since = 1, 7
         self.able = [2]
+        self.statuses: dict[int, tuple[int, int]] = {}  # index and date, of others
         self.publishes: set[int] = set()
         self.reports: dict[int, NodeReport] = {}
         self.draining: set[int] = set()
@@ -53,6 +54,10 @@ class Farm:
         self.state = SimpleNamespace(since=5)
         self.boots = 0
         self.lost: int | None = None
+
+    @property
+    def members(self) -> list[int]:
+        return self.recent()
 
     def boot(self, member: int) -> int:
         return self.boots
@@ -74,7 +79,8 @@ class Farm:
 
     def newest(self, member: int) -> tuple[int, Any] | None:
         meta = MetaStatus(publishing=member in self.publishes)
-        return None if member not in self.able else (1, SimpleNamespace(meta=meta))
+        index, date_ms = self.statuses.get(member, (1, T0))
+        return None if member not in self.able else (index, SimpleNamespace(meta=meta, date=date_ms))
 
     def report(self, member: int) -> NodeReport:
         return self.reports.get(member, NodeReport())
@@ -579,7 +585,7 @@ def test_drained_member_that_is_the_last_goes_on(others: str) -> None:
     bench.farm.able = [] if others == "none" else [2]
     bench.farm.draining = {2} if others == "drained" else set()
     if others == "cannot":
-        bench.farm.newest = lambda member: (1, SimpleNamespace(meta=MetaStatus()))  # type: ignore[method-assign]
+        bench.farm.newest = lambda member: (1, SimpleNamespace(meta=MetaStatus(), date=T0))  # type: ignore[method-assign]
     bench.core.drain(True, bench.now)
     bench.settle()
     said = bench.said[-1]

@@ -11,7 +11,7 @@ from typing import Any, cast
 import trio
 
 from garlicfarm.application import ApplicationContext
-from garlicfarm.config import PublisherSection
+from garlicfarm.config import MetaSection, PublisherSection
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.node.publisher.member_task import MemberTask
@@ -36,7 +36,7 @@ class FakeContext:
         self.node_id = 1
         table = PublisherSection(plugin="simulated", **section)
         self.section = SimpleNamespace(
-            meta=SimpleNamespace(destination="", publish="auto"),
+            meta=MetaSection(),
             leaf=[SimpleNamespace(destination=destination(1))],
             router={},
             publisher=(table,),
