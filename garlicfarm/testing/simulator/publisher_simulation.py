@@ -6,9 +6,10 @@ The members of a `SimulatedCluster` fold `garlicfarm.publishing.fold.PublisherFo
 core of a node decides (`garlicfarm.publishing.member_core.MemberCore`), with one or two plugins that
 refuse, hang, lie, have defects, answer late, and take long to be left (`simulated_plugin`). All faults of
 the simulator strike, the publisher most often; clocks of leases run at rates up to 5 % off, and one member's
-wall clock shows anything; its router tells the right date, none, that of its machine, or an absurd one. In two of three seeds the farm is raised, at once or later, to the level at which leases
-ride on heartbeats (D24); clocks are up to 1 % off then. An administrator changes the interval, the lease and
-which members may publish, drains members, two at once, too, and stops nodes, at any time. A process that died
+wall clock shows anything; its router tells the right date, none, that of its machine, or an absurd one. In
+two of three seeds the farm is raised, at once or later, to the level at which leases ride on heartbeats
+(D24); clocks of leases are up to 1 % off then. An administrator changes the interval, the lease and which
+members may publish, drains members, two at once, too, and stops nodes, at any time. A process that died
 counts as one that publishes until its next one has a plugin on standby, or its lease is over: its router did
 not get the order to stop.
 
@@ -845,8 +846,8 @@ class PublisherSimulation(SimulatedCluster):
             self._drain(one, False)
 
     def _set_publishers_clock(self) -> None:
-        """The publisher's wall clock is set wrong: it does not keep the role, and offers itself again once its
-        clock is right."""
+        """The publisher's wall clock is set wrong: it does not keep the role, and offers itself again once
+        its clock is right."""
         member = self._publishing()
         assert member is not None
         is_shown = len(self.application(member).recent()) >= 3
