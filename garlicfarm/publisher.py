@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder, RouterDate
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus, PublishOrder
 
 __all__ = [
+    "ClockReading",
     "KeyReport",
     "MasterSession",
     "PublishOrder",
@@ -26,7 +27,6 @@ __all__ = [
     "Publisher",
     "PublisherSite",
     "PublisherStatus",
-    "RouterDate",
 ]
 
 

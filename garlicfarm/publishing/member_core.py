@@ -18,7 +18,7 @@ Source: docs/reference/protocol.md, D19, D22 and "The common algorithm", points 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -44,7 +44,7 @@ from garlicfarm.publishing.entries import DATE_END_MS, encode_status
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.offer import Offer
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus, PublishOrder
 from garlicfarm.publishing.own_clock import DEFAULT_LIMIT_MS, OwnClock
 from garlicfarm.publishing.publisher_core import Note, PublisherCore, Traits
 from garlicfarm.publishing.status_turns import News, StatusTurns
@@ -77,9 +77,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(Protocol):
-    """What is asked while a status is composed. Calls answer at once."""
+    """What is asked. Calls answer at once."""
 
-    def figures(self) -> Figures: ...
+    def figures(self) -> Figures:
+        """For the status that is being composed."""
+        ...
+
+    def clocks(self) -> Mapping[int, ClockReading]:
+        """What other members told when they let this one log in last."""
+        ...
 
 
 class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -408,6 +414,8 @@ class MemberCore:
             if (theirs := fold.newest(member)) is not None:
                 applied = fold.report(member).applied
                 self.clock.on_status(member, theirs[0], theirs[1].date, applied, now_ms)
+        for member, told in self._surroundings.clocks().items():
+            self.clock.on_login(member, told, now_ms, self._now.wall_ms)
         self.clock.retain(fold.members)
         for number, publisher in enumerate(self.publishers):
             self.clock.on_router(number, publisher.status.router_date, now_ms, self._now.wall_ms)

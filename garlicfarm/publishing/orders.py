@@ -36,10 +36,10 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     lease_set: Annotated[bytes, msgspec.Meta(max_length=MAX_PUBLISHED_BYTES)] | None = None
 
 
-class RouterDate(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of a router that was asked for its clock. ``date_ms``: what it told. ``asked_ms`` and
-    ``answered_ms``: this node's wall clock before it was asked, and after the answer came; all ms since
-    1970."""
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a router, or of another member, that was asked for its clock. ``date_ms``: what it told.
+    ``asked_ms`` and ``answered_ms``: this node's wall clock before it was asked, and after the answer came;
+    all ms since 1970."""
 
     date_ms: U63
     asked_ms: U63
@@ -64,7 +64,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: U63 | None = None
     published_ms: U63 | None = None
     leaf: DestinationStatus | None = None
-    router_date: RouterDate | None = None
+    router_date: ClockReading | None = None
     problems: tuple[str, ...] = ()
 
 

@@ -38,7 +38,7 @@ from typing import Literal
 
 import msgspec
 
-from garlicfarm.publishing.orders import RouterDate
+from garlicfarm.publishing.orders import ClockReading
 
 State = Literal["agrees", "off"]
 Event = Literal["over the limit", "below half of it"]
@@ -74,8 +74,9 @@ class OwnClock:
         self._limit_ms = limit_ms
         self._posted: deque[tuple[int, int]] = deque(maxlen=KEPT)  # own statuses: index, and when begun
         self._seen: dict[int, int] = {}  # the index of each member's newest status
+        self._logins: dict[int, ClockReading] = {}
         self._spans: dict[int, deque[Span]] = {}
-        self._told: dict[int, RouterDate | None] = {}  # by publisher
+        self._told: dict[int, ClockReading | None] = {}  # by publisher
         self._routers: dict[int, Span] = {}
         self._others: tuple[int, ...] = ()
 
@@ -101,22 +102,23 @@ class OwnClock:
         most_ms = date_ms - max(known_ms) if known_ms else _FOREVER_MS
         self._add(member, Span(date_ms - now_ms, most_ms))
 
-    def on_login(self, member: int, date_ms: int, asked_ms: int, now_ms: int) -> None:
-        """Another member has let this one log in, and told the time, in whole seconds. ``asked_ms``,
-        ``now_ms``: clock of leases, before it was asked and after it has answered."""
-        self._add(member, Span(date_ms - now_ms, date_ms + 999 - asked_ms))
+    def on_login(self, member: int, told: ClockReading, now_ms: int, wall_ms: int) -> None:
+        """What another member told when it let this one log in last. Another answer than before has come just
+        now."""
+        if told != self._logins.get(member):
+            self._logins[member] = told
+            if (span := _span(told, wall_ms - now_ms)) is not None:
+                self._add(member, span)
 
-    def on_router(self, publisher: int, told: RouterDate | None, now_ms: int, wall_ms: int) -> None:
+    def on_router(self, publisher: int, told: ClockReading | None, now_ms: int, wall_ms: int) -> None:
         """What the router of a publisher has told last; None: nothing, or it is gone. Another answer than
         before has come just now."""
         if told == self._told.get(publisher):
             return
         self._told[publisher] = told
         self._routers.pop(publisher, None)
-        if told is not None and told.answered_ms >= told.asked_ms:  # else this node's clock was set meanwhile
-            ahead_ms = wall_ms - now_ms
-            least_ms, most_ms = told.date_ms - told.answered_ms, told.date_ms - told.asked_ms
-            self._routers[publisher] = Span(ahead_ms + least_ms, ahead_ms + most_ms)
+        if told is not None and (span := _span(told, wall_ms - now_ms)) is not None:
+            self._routers[publisher] = span
 
     def _add(self, clock: int, span: Span) -> None:
         self._spans.setdefault(clock, deque(maxlen=KEPT)).append(span)
@@ -127,6 +129,7 @@ class OwnClock:
         """Forget the clocks of all but these."""
         self._spans = {member: spans for member, spans in self._spans.items() if member in members}
         self._seen = {member: index for member, index in self._seen.items() if member in members}
+        self._logins = {member: told for member, told in self._logins.items() if member in members}
 
     def step(self, now_ms: int, wall_ms: int, others: Sequence[int]) -> bool:
         """Judge this node's clock; whether `is_off` has changed. ``others``: the recent members but this
@@ -173,6 +176,14 @@ class OwnClock:
         following = STATES[self.state].get(event)
         self.state = following or self.state
         return following is not None
+
+
+def _span(told: ClockReading, own_ms: int) -> Span | None:
+    """None: this node's clock was set between question and answer. ``own_ms``: by how much it is ahead of the
+    clock of leases."""
+    if told.answered_ms < told.asked_ms:
+        return None
+    return Span(own_ms + told.date_ms - told.answered_ms, own_ms + told.date_ms - told.asked_ms)
 
 
 def _common(spans: Collection[Span]) -> Span:

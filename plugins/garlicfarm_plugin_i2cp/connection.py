@@ -13,7 +13,7 @@ import trio
 
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
-from garlicfarm.publisher import RouterDate
+from garlicfarm.publisher import ClockReading
 
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
@@ -38,7 +38,7 @@ class Connection:
     def __init__(self, stream: trio.abc.Stream, router: str, now_ms: Callable[[], int]) -> None:
         self._stream = stream
         self.router = router
-        self.date: RouterDate | None = None
+        self.date: ClockReading | None = None
         self._now_ms = now_ms
         self._asked_ms: deque[int] = deque()  # for the date, unanswered: when
         self._decoder = MessageDecoder()
@@ -74,7 +74,7 @@ class Connection:
                 f"the router at {self.router} closes the connection: {message.reason!r:.200}"
             )
         if isinstance(message, SetDate) and self._asked_ms:
-            self.date = RouterDate(
+            self.date = ClockReading(
                 date_ms=min(message.date_ms, _MAX_DATE_MS),
                 asked_ms=self._asked_ms.popleft(),
                 answered_ms=self._now_ms(),

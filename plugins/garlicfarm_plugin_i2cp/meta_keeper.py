@@ -37,7 +37,7 @@ from garlicfarm.i2p.i2cp import (
     SetDate,
     encode_create_lease_set2,
 )
-from garlicfarm.publisher import PublisherStatus, PublishOrder, RouterDate
+from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import (
     ANSWER_TIMEOUT_S,
     GET_DATE,
@@ -85,7 +85,7 @@ class MetaKeeper:
         self._since_ms: int | None = None
         self._until_ms: int | None = None
         self._problem = ""
-        self._date: RouterDate | None = None
+        self._date: ClockReading | None = None
         self._failures = 0  # of all time
         self._is_busy = False  # with a connection, or with a pause before another
         self._holding = trio.CancelScope()

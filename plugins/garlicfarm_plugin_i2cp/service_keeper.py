@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
-from garlicfarm.publisher import Published, PublishOrder, RouterDate
+from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
@@ -97,7 +97,7 @@ class ServiceKeeper:
         now_ms: Callable[[], int],
     ) -> None:
         self.session: ServiceSession | None = None
-        self.router_date: RouterDate | None = None
+        self.router_date: ClockReading | None = None
         self.published_ms: int | None = None
         self._problem = ""
         self.dropped: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.publisher import PublisherStatus, PublishOrder, RouterDate
+from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, START_MS, KeeperBench, send
@@ -367,7 +367,7 @@ async def test_routers_date_is_told_on_standby_and_in_a_session_until_it_is_gone
     assert bench.keeper.status().router_date is None
     bench.router_off_ms = -70_000
     await bench.keeper.check()
-    expected = RouterDate(date_ms=START_MS - 70_000, asked_ms=START_MS, answered_ms=START_MS)
+    expected = ClockReading(date_ms=START_MS - 70_000, asked_ms=START_MS, answered_ms=START_MS)
     assert bench.keeper.status().router_date == expected
     await bench.keeper.publish(bench.order())
     bench.router_off_ms = 80_000

@@ -16,7 +16,7 @@ from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus, MetaStatus, NodeReport
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, RouterDate
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import PublisherCore, Traits
 from garlicfarm.wire.messages import Grant
 from tests.i2p.encodings import lease_set_2, long_term
@@ -112,6 +112,7 @@ class Bench:
         self.farm = Farm()
         self.now = Now(0, T0)
         self.figures_ = Figures()
+        self.logins: dict[int, ClockReading] = {}
         self.applied = 9
         self.cannot = ""  # get ready, or publish
         self.hangs = ""  # a call that is not answered
@@ -134,6 +135,9 @@ class Bench:
 
     def figures(self) -> Figures:
         return self.figures_
+
+    def clocks(self) -> dict[int, ClockReading]:
+        return self.logins
 
     def sleep(self, seconds: float) -> None:
         end_ms = self.now.boot_ms + round(1000 * seconds)
@@ -361,20 +365,33 @@ def test_status_of_its_own_that_came_after_the_next_was_begun_is_not_taken_for_t
 def test_router_with_another_date_keeps_the_member_from_being_offered() -> None:
     bench = publishing()
     now_ms = bench.now.wall_ms
-    date = RouterDate(date_ms=now_ms + 61_000, asked_ms=now_ms, answered_ms=now_ms)
+    date = ClockReading(date_ms=now_ms + 61_000, asked_ms=now_ms, answered_ms=now_ms)
     bench.say(router_date=date)
     assert bench.core.publishing is None
     assert bench.core.clock_problem == "is at least 61 s behind its router's: correct the wrong one"
-    bench.say(router_date=RouterDate(date_ms=now_ms, asked_ms=now_ms, answered_ms=now_ms))
+    bench.say(router_date=ClockReading(date_ms=now_ms, asked_ms=now_ms, answered_ms=now_ms))
     bench.sleep(90)
     assert bench.core.publishing is True
+
+
+def test_login_shows_a_wrong_clock_before_any_status_does() -> None:
+    bench = publishing()
+    bench.farm.able = [2, 3]
+    now_ms = bench.now.wall_ms
+    told = ClockReading(date_ms=now_ms - 61_000, asked_ms=now_ms - 500, answered_ms=now_ms)
+    bench.logins[2] = told
+    bench.settle()
+    assert bench.core.publishing is True
+    bench.logins[3] = told
+    bench.settle()
+    assert (bench.core.clock.farm_ms, bench.core.publishing) == (60_500, None)
 
 
 def test_limit_is_that_of_the_setup() -> None:
     for limit_ms, expected in ((119_000, None), (121_000, True)):
         bench = publishing(max_clock_offset_ms=limit_ms)
         now_ms = bench.now.wall_ms
-        bench.say(router_date=RouterDate(date_ms=now_ms + 120_000, asked_ms=now_ms, answered_ms=now_ms))
+        bench.say(router_date=ClockReading(date_ms=now_ms + 120_000, asked_ms=now_ms, answered_ms=now_ms))
         assert bench.core.publishing is expected
 
 

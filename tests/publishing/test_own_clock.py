@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from garlicfarm.publishing.orders import RouterDate
+from garlicfarm.publishing.orders import ClockReading
 from garlicfarm.publishing.own_clock import OwnClock, rough_time
 
 EPOCH_MS = 1_800_000_000_000
@@ -60,7 +60,7 @@ class Bench:
         date_ms = max(0, EPOCH_MS + self.now_ms + off_ms)
         self.now_ms += took_ms
         wall_ms = EPOCH_MS + self.now_ms + self.off[1]
-        told = RouterDate(date_ms=date_ms, asked_ms=asked_ms, answered_ms=wall_ms)
+        told = ClockReading(date_ms=date_ms, asked_ms=asked_ms, answered_ms=wall_ms)
         self.clock.on_router(publisher, told, self.now_ms, wall_ms)
 
 
@@ -224,7 +224,7 @@ def test_router_that_answers_late_or_while_the_clock_is_set_says_nothing() -> No
     bench = Bench(0)
     bench.ask_router(200_000, took_ms=150_000)
     assert not bench.step()
-    told = RouterDate(date_ms=EPOCH_MS + HOUR_MS, asked_ms=EPOCH_MS + HOUR_MS, answered_ms=EPOCH_MS)
+    told = ClockReading(date_ms=EPOCH_MS + HOUR_MS, asked_ms=EPOCH_MS + HOUR_MS, answered_ms=EPOCH_MS)
     bench.clock.on_router(0, told, bench.now_ms, EPOCH_MS)
     assert not bench.step()
 
@@ -259,11 +259,17 @@ def test_worst_of_several_routers_counts() -> None:
 
 def test_date_of_a_login_is_as_good_as_a_status() -> None:
     bench = Bench(1)
-    bench.off[1] = 65_000
-    bench.clock.on_login(2, EPOCH_MS - 999, asked_ms=0, now_ms=300)  # in whole seconds
+    bench.off[1] = 61_000
+    wall_ms = EPOCH_MS + bench.off[1]
+    told = ClockReading(date_ms=EPOCH_MS + 100, asked_ms=wall_ms, answered_ms=wall_ms + 300)
     bench.now_ms = 300
+    bench.clock.on_login(2, told, 300, wall_ms + 300)
     assert bench.step()
-    assert 64_000 <= bench.clock.farm_ms <= 65_300
+    assert bench.clock.farm_ms == 60_900
+    bench.now_ms, bench.off[1] = 400, -61_000
+    bench.clock.on_login(2, told, 400, EPOCH_MS + 400 - 61_000)  # the same login as before
+    assert bench.step()
+    assert bench.clock.farm_ms == -60_800
     bench.off[1] = 0
     assert not bench.step()
 

@@ -6,12 +6,13 @@ The members of a `SimulatedCluster` fold `garlicfarm.publishing.fold.PublisherFo
 core of a node decides (`garlicfarm.publishing.member_core.MemberCore`), with one or two plugins that
 refuse, hang, lie, have defects, answer late, and take long to be left (`simulated_plugin`). All faults of
 the simulator strike, the publisher most often; clocks of leases run at rates up to 5 % off, and one member's
-wall clock shows anything; its router tells the right date, none, that of its machine, or an absurd one. In
-two of three seeds the farm is raised, at once or later, to the level at which leases ride on heartbeats
-(D24); clocks of leases are up to 1 % off then. An administrator changes the interval, the lease and which
-members may publish, drains members, two at once, too, and stops nodes, at any time. A process that died
-counts as one that publishes until its next one has a plugin on standby, or its lease is over: its router did
-not get the order to stop.
+wall clock shows anything. In half of the seeds members compare their wall clocks, and the router of that
+member tells the right date, none, that of its machine, or an absurd one; in the others wall clocks drift, and
+any clock may publish. In two of three seeds the farm is raised, at once or later, to the level at which
+leases ride on heartbeats (D24); clocks of leases are up to 1 % off then. An administrator changes the
+interval, the lease and which members may publish, drains members, two at once, too, and stops nodes, at any
+time. A process that died counts as one that publishes until its next one has a plugin on standby, or its
+lease is over: its router did not get the order to stop.
 
 After every event these hold:
 
@@ -20,14 +21,15 @@ After every event these hold:
 * At the end of its lease a member has its plugins stopped, or leaves them.
 * No status that would release a member is composed while something stands for it.
 * A stop ends within its bound, and then every plugin has stopped, or is to stop or being left.
-* Where three members are recent, or routers tell dates, no member whose clock is right takes it for wrong.
+* Where members compare clocks, no member takes a right one for wrong that is no worse off than with one other
+  member and a router that tells no date.
 
 Then all faults end. Some member has to publish within 60 intervals. Then one of three things happens: the
 publisher's router is gone for good, and another member publishes within 30 intervals; or two members are
 drained, the publisher among them, and a third one publishes, with no more than a few statuses out of turn;
 or the publisher's node stops, and ends only when another member publishes (docs/reference/protocol.md, D19,
-D22 and "The common algorithm", point 6). At last the publisher's wall clock is set wrong, by a little or by
-hours: another member publishes within 30 intervals, and goes on until long after the clock is right again.
+D22 and "The common algorithm", point 6). At last, where members compare clocks, the publisher's is set wrong,
+by a little or by hours: another member publishes within 30 intervals, and it offers itself no more.
 
 ``--preset``: with that preset's timing, interval and R, and all else slower in proportion. By default the
 interval is 10 s, R = 3: the times of the core, up to two minutes, are in proportion to that as in a real
@@ -66,7 +68,7 @@ from garlicfarm.publishing.entries import DATE_END_MS, encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
-from garlicfarm.publishing.orders import RouterDate
+from garlicfarm.publishing.orders import ClockReading
 from garlicfarm.publishing.own_clock import DEFAULT_LIMIT_MS
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
@@ -86,6 +88,7 @@ from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, 
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
 ADMIN = -1_000
+_ANY_CLOCK_MS = 1 << 62
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -232,7 +235,10 @@ class _Process:
             for one in range(len(farm.standings[member.id]))
         ]
         setup = MemberSetup(
-            node_id=member.id, boot=farm.next_boot(member.id), publish_config=rng.choice(farm.modes)
+            node_id=member.id,
+            boot=farm.next_boot(member.id),
+            publish_config=rng.choice(farm.modes),
+            max_clock_offset_ms=farm.max_clock_offset_ms,
         )
         self.core = MemberCore(farm.application(member), setup, traits, self, self.now())
         self.plugins = [
@@ -259,14 +265,18 @@ class _Process:
     def now(self) -> Now:
         return Now(self.member.clock_ms(self.scheduler.now), self.farm.wall_ms(self.member))
 
-    def router_date(self) -> RouterDate | None:
+    def router_date(self) -> ClockReading | None:
         """What its router tells."""
         date_ms, now_ms = self.farm.router_ms(self.member), self.now().wall_ms
-        return None if date_ms is None else RouterDate(date_ms=date_ms, asked_ms=now_ms, answered_ms=now_ms)
+        return None if date_ms is None else ClockReading(date_ms=date_ms, asked_ms=now_ms, answered_ms=now_ms)
 
     def figures(self) -> Figures:
         """See `garlicfarm.publishing.member_core.Surroundings`."""
         return self.farm.figures(self.member)
+
+    def clocks(self) -> dict[int, ClockReading]:
+        """What the members tell that it has logged in to."""
+        return self.farm.logins(self.member)
 
     # ------------------------------------------------------------------ what the core is told
 
@@ -445,9 +455,13 @@ class PublisherSimulation(SimulatedCluster):
             self.highest_level = LEASES - 1
         self._wrong = self.rng.randint(0, nodes)
         clocks = random.Random(f"clocks {seed}")  # so that it changes nothing else
+        compares = clocks.random() < 0.5
+        self.max_clock_offset_ms = DEFAULT_LIMIT_MS if compares else _ANY_CLOCK_MS
         self._wrong_router = clocks.choice(("right", "silent", "own", "absurd"))
         self._last_router = clocks.choice(("right", "silent", "own"))
-        self._routers_tell = clocks.random() < 0.5
+        self._routers_tell, self._logins_tell = clocks.random() < 0.5, clocks.random() < 0.3
+        self._logins: dict[int, dict[int, ClockReading]] = {}
+        self._logged_in: dict[int, int] = {}  # when, last
         self._absurd_ms = clocks.randrange(1 << 62)
         self._off_ms = clocks.choice((-1, 1)) * clocks.choice((1, 50, 5_000))
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
@@ -612,7 +626,9 @@ class PublisherSimulation(SimulatedCluster):
 
     def wall_ms(self, member: SimulatedMember) -> int:
         """Its wall clock: one member's is wrong."""
-        honest = EPOCH_MS + self.scheduler.now
+        now_ms = self.scheduler.now
+        drifts = self.max_clock_offset_ms == _ANY_CLOCK_MS
+        honest = EPOCH_MS + (member.clock_ms(now_ms) if drifts else now_ms)
         return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1) if member.id == self._wrong else honest
 
     def router_ms(self, member: SimulatedMember) -> int | None:
@@ -630,6 +646,17 @@ class PublisherSimulation(SimulatedCluster):
         recent = {*self.application(member).recent(), member.id}
         has_date = any(publisher.status.router_date for publisher in core.publishers)
         return member.id != self._wrong and (has_date or len(recent) != 2)
+
+    def logins(self, member: SimulatedMember) -> dict[int, ClockReading]:
+        """What each member with a process told when this one logged in to it last, at times."""
+        now, own_ms = self.scheduler.now, self.wall_ms(member)
+        logins = self._logins.setdefault(member.id, {})
+        if self._logins_tell and now >= self._logged_in.get(member.id, 0) + 2 * self.setting.interval_ms:
+            self._logged_in[member.id] = now
+            for other in self.processes:
+                date_ms = self.wall_ms(self.members[other])
+                logins[other] = ClockReading(date_ms=date_ms, asked_ms=own_ms, answered_ms=own_ms)
+        return logins
 
     def _set_wrong_clock(self) -> None:
         if not self._is_calm:
@@ -846,10 +873,12 @@ class PublisherSimulation(SimulatedCluster):
             self._drain(one, False)
 
     def _set_publishers_clock(self) -> None:
-        """The publisher's wall clock is set wrong: it does not keep the role, and offers itself again once
-        its clock is right."""
+        """The publisher's wall clock is set wrong: it does not keep the role, nor offers itself before its
+        clock is right again."""
         member = self._publishing()
         assert member is not None
+        if self.max_clock_offset_ms == _ANY_CLOCK_MS:
+            return
         is_shown = len(self.application(member).recent()) >= 3
         if not (self._others(member) and (is_shown or self._routers_tell)):
             return
@@ -868,7 +897,7 @@ class PublisherSimulation(SimulatedCluster):
                 figures = process.core.clock.figures()
                 raise Violation("a wrong clock is not offered", f"{member} could publish: {figures}")
         self._wrong_ms = 0
-        self._wait("it can publish again", 10, lambda: self.processes[member.id].core.can_publish)
+        self._wait("its clock is right again", 10, lambda: not self.processes[member.id].core.clock.is_off)
 
     def _stop_one(self) -> None:
         """The publisher's node stops: its successor publishes before it ends."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from garlicfarm.publishing.member_core import MemberCore, Now
-from garlicfarm.publishing.orders import Published, PublisherStatus, RouterDate
+from garlicfarm.publishing.orders import ClockReading, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from garlicfarm.testing.simulator.network import Scheduler
 
@@ -120,7 +120,7 @@ class Host(Protocol):
     @property
     def plugin_faults(self) -> PluginFaults: ...
     def now(self) -> Now: ...
-    def router_date(self) -> RouterDate | None:
+    def router_date(self) -> ClockReading | None:
         """What the member's router tells, if it tells anything."""
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import trio.testing
 
 from garlicfarm.admin.health import judge
 from garlicfarm.node.publisher import clocks
-from garlicfarm.publisher import Published, PublisherStatus, RouterDate
+from garlicfarm.publisher import ClockReading, Published, PublisherStatus
 from garlicfarm.publishing.entries import encode_status
 from tests.node.publisher.member import FakeContext, plugin, task_of
 from tests.node.support.service_farm import Service, ServiceFarm, service_farm
@@ -39,7 +40,7 @@ async def test_router_with_another_date_moves_the_role_and_is_told_everywhere(
 
     async def dated(service: Service) -> PublisherStatus:
         now_ms = clocks.wall_ms()
-        date = RouterDate(date_ms=now_ms + off_ms * (service is wrong), asked_ms=now_ms, answered_ms=now_ms)
+        date = ClockReading(date_ms=now_ms + off_ms * (service is wrong), asked_ms=now_ms, answered_ms=now_ms)
         return msgspec.structs.replace(await status_of(service), router_date=date)
 
     node = farm.nodes.node(first)
@@ -76,6 +77,32 @@ async def test_router_with_another_date_moves_the_role_and_is_told_everywhere(
     (row,) = view.status()["publishers"]
     (problem,) = row["problems"]
     assert problem.startswith("it could not publish recently, so this node offers itself again in ")
+
+
+async def test_members_tell_each_other_the_time_when_they_connect(farm: ServiceFarm) -> None:
+    """So a new process knows of its clock what the others know, before they have posted anything."""
+    for node_id in farm.services:
+        for other in farm.services.keys() - {node_id}:
+            told = farm.nodes.replica(node_id).peers.told
+            date_ms, asked_ms, answered_ms = await wait_until(partial(told, other))
+            assert asked_ms <= date_ms <= answered_ms  # they share a clock
+
+
+@pytest.mark.usefixtures("moved")
+async def test_logins_show_a_wrong_clock_before_the_others_post(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: trio.testing.MockClock
+) -> None:
+    farm, made = FakeContext(1, 2), plugin(tmp_path)
+    farm.hear(2)
+    task = task_of(farm, tmp_path, made)
+    async with background(task.run):
+        await trio.sleep(1)
+        assert task.core.publishing is False
+        now_ms = T0 + 1000
+        farm.told[2] = now_ms - 61_000, now_ms, now_ms
+        await trio.sleep(2)
+        assert task.core.publishing is None
+        assert task.core.clock_problem == "is at least 61 s ahead of member 2's: correct the wrong one"
 
 
 @pytest.mark.usefixtures("moved")
