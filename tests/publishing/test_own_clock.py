@@ -25,18 +25,18 @@ class Bench:
         self.interval_ms = interval_ms
         self.now_ms = 0
         self.recent = [*range(2, others + 2)]
-        self._index = 0
+        self.index = 0
 
     def post(self, member: int, applied: int | None = None, late_ms: int = 0) -> None:
         """It begins a status now, which is applied here a delay later, or even later."""
-        self._index += 1
-        begun_ms, applied = self.now_ms, self._index - 1 if applied is None else applied
+        self.index += 1
+        begun_ms, applied = self.now_ms, self.index - 1 if applied is None else applied
         self.now_ms += self.delay_ms + late_ms
         if member == 1:
-            self.clock.on_own_status(self._index, begun_ms)
+            self.clock.on_own_status(self.index, begun_ms)
         else:
             date_ms = EPOCH_MS + begun_ms + self.off[member]
-            self.clock.on_status(member, self._index, date_ms, applied, self.now_ms)
+            self.clock.on_status(member, self.index, date_ms, applied, self.now_ms)
         self.step()
 
     def step(self) -> bool:
@@ -107,7 +107,7 @@ def test_statuses_that_come_late_say_nothing_however_late(interval_ms: int) -> N
     """A member that was cut off, asleep or behind applies old statuses, and farm time lags with them."""
     bench = Bench(interval_ms=interval_ms)
     bench.turn(2)
-    index = bench._index
+    index = bench.index
     for late_ms in (10 * HOUR_MS, HOUR_MS, 90_000, 0):
         for member in bench.recent:
             bench.post(member, applied=index, late_ms=late_ms)
@@ -131,7 +131,7 @@ def test_right_clock_is_never_off_and_a_wrong_one_soon(seed: int) -> None:
             if rng.random() < 0.2 and turn < 9:
                 bench.now_ms += rng.randint(0, 10 * bench.interval_ms)
             late_ms = rng.choice((0, 0, 5_000, 500_000)) if turn < 9 else 0
-            applied = max(applied, bench._index - rng.choice((0, 1, 5)))
+            applied = max(applied, bench.index - rng.choice((0, 1, 5)))
             bench.post(member, applied if rng.random() < 0.9 or turn >= 9 else 0, late_ms)
             assert liar == 1 or not bench.clock.is_off
             assert turn < 5 or liar != 1 or off_ms > 0 or bench.clock.is_off

@@ -827,12 +827,15 @@ class PublisherSimulation(SimulatedCluster):
         return lambda: (now := self._publishing()) is not None and now not in members
 
     def _others(self, member: SimulatedMember) -> list[SimulatedMember]:
-        """The other current members that could publish."""
+        """The other current members that could publish, and that this one knows to be there."""
+        eligible = self.application(member).eligible()
         others = [self.members[server.id] for server in self.newest.servers if server.id != member.id]
         return [
             other
             for other in others
-            if other.id in self.processes and self.processes[other.id].core.can_publish
+            if other.id in eligible
+            and other.id in self.processes
+            and self.processes[other.id].core.can_publish
         ]
 
     def _lose_router(self) -> None:
