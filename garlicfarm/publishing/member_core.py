@@ -337,6 +337,7 @@ class MemberCore:
         self._now = now
         if applied is not None:
             self._applied = applied
+        self._compare_clocks()
         for _ in range(_ROUNDS):
             before = self._states()
             self._step()
@@ -371,7 +372,6 @@ class MemberCore:
 
     def _step(self) -> None:
         now_ms = self._now.boot_ms
-        self._compare_clocks()
         self._announce_successor()
         for publisher in self.publishers:
             publisher.step(now_ms, self)
@@ -416,7 +416,7 @@ class MemberCore:
                 self.clock.on_status(member, theirs[0], theirs[1].date, applied, now_ms)
         for member, told in self._surroundings.clocks().items():
             self.clock.on_login(member, told, now_ms, self._now.wall_ms)
-        self.clock.retain(fold.members)
+        self.clock.retain({*fold.members})
         for number, publisher in enumerate(self.publishers):
             self.clock.on_router(number, publisher.status.router_date, now_ms, self._now.wall_ms)
         self.clock.step(now_ms, self._now.wall_ms, others)

@@ -33,8 +33,8 @@ All times are ms.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,6 +62,9 @@ class Span(msgspec.Struct, frozen=True):
     most_ms: int
 
 
+_UNKNOWN = Span(-_FOREVER_MS, _FOREVER_MS)
+
+
 class OwnClock:
     """``state``: of `STATES`. ``farm_ms``, ``router_ms``: by how much this node's clock is certainly ahead of
     the farm's and its router's, at least; negative: behind; 0: it agrees, or nothing is known."""
@@ -76,6 +79,7 @@ class OwnClock:
         self._seen: dict[int, int] = {}  # the index of each member's newest status
         self._logins: dict[int, ClockReading] = {}
         self._spans: dict[int, deque[Span]] = {}
+        self._clocks: dict[int, Span] = {}  # what they have in common
         self._told: dict[int, ClockReading | None] = {}  # by publisher
         self._routers: dict[int, Span] = {}
         self._others: tuple[int, ...] = ()
@@ -121,15 +125,18 @@ class OwnClock:
             self._routers[publisher] = span
 
     def _add(self, clock: int, span: Span) -> None:
-        self._spans.setdefault(clock, deque(maxlen=KEPT)).append(span)
+        spans = self._spans.setdefault(clock, deque(maxlen=KEPT))
+        spans.append(span)
+        self._clocks[clock] = _common(spans)
 
     # ------------------------------------------------------------------ what follows
 
-    def retain(self, members: Collection[int]) -> None:
+    def retain(self, members: Set[int]) -> None:
         """Forget the clocks of all but these."""
-        self._spans = {member: spans for member, spans in self._spans.items() if member in members}
-        self._seen = {member: index for member, index in self._seen.items() if member in members}
-        self._logins = {member: told for member, told in self._logins.items() if member in members}
+        known: tuple[dict[int, Any], ...] = self._seen, self._logins, self._spans, self._clocks
+        for found in known:
+            for member in found.keys() - members:
+                del found[member]
 
     def step(self, now_ms: int, wall_ms: int, others: Sequence[int]) -> bool:
         """Judge this node's clock; whether `is_off` has changed. ``others``: the recent members but this
@@ -138,7 +145,7 @@ class OwnClock:
         ahead_ms = wall_ms - now_ms
         routers = [_certain(ahead_ms, span) for span in self._routers.values()]
         self.router_ms = max(routers, key=abs, default=0)
-        offs = [_certain(ahead_ms, _common(self._spans.get(member, ()))) for member in others]
+        offs = [_certain(ahead_ms, self._clocks.get(member, _UNKNOWN)) for member in others]
         if len(offs) == 1 and not routers:
             self.farm_ms = offs[0]
         else:
@@ -188,7 +195,7 @@ def _span(told: ClockReading, own_ms: int) -> Span | None:
 
 def _common(spans: Collection[Span]) -> Span:
     """What the newest spans of a clock have in common, as far back as they have anything."""
-    least_ms, most_ms = -_FOREVER_MS, _FOREVER_MS
+    least_ms, most_ms = _UNKNOWN.least_ms, _UNKNOWN.most_ms
     for span in reversed([*spans]):
         if max(least_ms, span.least_ms) > min(most_ms, span.most_ms):
             break

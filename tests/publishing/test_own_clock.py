@@ -180,7 +180,7 @@ def test_others_that_are_silent_or_gone_say_nothing() -> None:
     assert not bench.step()
     bench.recent = [2, 3]
     assert bench.step()
-    bench.clock.retain([1])
+    bench.clock.retain({1})
     assert not bench.step()
 
 
