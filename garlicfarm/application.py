@@ -132,6 +132,11 @@ class PeerContacts(Protocol):
         """How long the last attempt to connect and to log in took, in seconds, and whether it succeeded;
         None before the first one has ended."""
 
+    def told(self, member: int) -> tuple[int, int, int] | None:
+        """What it told as the time when it let this node log in last, and this node's wall clock before it
+        was asked and after it had answered; ms since 1970. None: it told none."""
+        ...
+
     async def try_handshakes(self, members: Collection[int]) -> None:
         """Connect to these members once more, each beside the connection that may be up: `handshake`
         then reports these attempts."""

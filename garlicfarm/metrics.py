@@ -119,6 +119,11 @@ class NodeMetrics:
             "When the offline keys of a member expire, in seconds since 1970.",
             *("farm", "member"),
         )
+        self.clock_offset_seconds = self._gauge(
+            "clock_offset_seconds",
+            "By how much this node's wall clock is certainly ahead; negative: behind.",
+            *("farm", "source"),
+        )
         self.farm_problems = self._gauge(
             "farm_problems", "How many problems `garlicfarm status` has to tell of the farm.", "farm"
         )
@@ -274,6 +279,11 @@ class FarmMetrics:
     def set_key_expiry(self, member: int, expires_ms: int) -> None:
         """When the offline keys of a member expire, ms since 1970."""
         self._node.farm_key_expiry.labels(self._farm, str(member)).set(expires_ms / 1000)
+
+    def set_clock_offset(self, source: str, ahead_ms: int) -> None:
+        """By how much this node's wall clock is certainly ahead of that of ``source``: ``farm`` or
+        ``router``."""
+        self._node.clock_offset_seconds.labels(self._farm, source).set(ahead_ms / 1000)
 
     def set_score(self, member: int, score: int) -> None:
         """The ranking's score of a member, 0 to 1,000,000."""

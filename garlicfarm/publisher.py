@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus, PublishOrder
 
 __all__ = [
+    "ClockReading",
     "KeyReport",
     "MasterSession",
     "PublishOrder",

@@ -151,7 +151,7 @@ class Session:
         self._answer = answer
 
     async def run(self) -> None:
-        await self._connection.greet(time.time_ns() // 1_000_000)
+        await self._connection.greet()
         options = session_options("active", 0, 2)
         configuration = self.keys.session_configuration(options, time.time_ns() // 1_000_000, "active")
         await self._connection.send(encode_create_session(configuration))
@@ -399,7 +399,7 @@ async def opened_session(
     network: I2pdNetwork, keys: DestinationKeys, recorder: Recorder
 ) -> AsyncIterator[Session]:
     async with (
-        open_connection(parse_address(network[2].i2cp)) as connection,
+        open_connection(parse_address(network[2].i2cp), lambda: time.time_ns() // 1_000_000) as connection,
         trio.open_nursery() as nursery,
     ):
         session = Session(connection, keys, recorder)

@@ -76,6 +76,7 @@ OptionalName = Annotated[
     _allowed('a name of a-z 0-9 _ -, or ""', pattern=r"^([a-z][a-z0-9_-]*)?\Z", max_length=64),
 ]
 YesNoOrAuto = Annotated[bool | Literal["auto"], _allowed("true, false or auto")]
+ClockSeconds = Annotated[float, _allowed("seconds, from 1 to 600", ge=1, le=600)]
 RetireSeconds = Annotated[float, _allowed("seconds, from 0.1 to 11.25", ge=0.1, le=11.25)]
 CheckUrl = Annotated[
     str, _allowed('tcp://HOST:PORT or an http:// URL, or "" for none', validators.is_check_url)
@@ -184,11 +185,13 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
-    """``[farm.meta]``: the Meta LeaseSet of this farm."""
+    """``[farm.meta]``: the Meta LeaseSet of this farm, and when this node offers itself to publish.
+    ``max_clock_offset_s``: by how much its wall clock may differ from the farm's and its router's then."""
 
     destination: OptionalDestination = ""
     key_file: OptionalPath = None
     publish: Publish = "auto"
+    max_clock_offset_s: ClockSeconds = 60.0
 
 
 class LeafSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ HEADER_LIMIT = 16384
 
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
+_DATE = re.compile(r"[0-9]{1,18}")
 _ZONE = re.compile(r"%[^\]]*(?=\])")
 _TLS = b"\x16\x03"
 """The first bytes of every TLS connection."""
@@ -79,7 +80,8 @@ class FarmCredentials:
 
     ``offered`` maps names of extensions to versions (D5). ``leader`` returns the current leader's id and
     endpoint, or None; it is called only for a peer with the extension ``leader-hint``. ``program``: what
-    this side says of itself to those that logged in (D26), None: nothing.
+    this side says of itself to those that logged in (D26), None: nothing. ``wall_ms``: what it tells them as
+    the time, ms since 1970, None: nothing.
     """
 
     name: str
@@ -88,6 +90,7 @@ class FarmCredentials:
     offered: Mapping[str, str] = field(default_factory=dict)
     leader: Callable[[], tuple[int, str] | None] = lambda: None
     program: Callable[[], Program | None] = lambda: None
+    wall_ms: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ class Accepted:
     ``reply`` is what the responder sends first (empty on the initiator). ``user`` logged in.
     ``extensions`` are in force: both sides named them (D5). ``farm_id`` is what the peer sent, ``leader``
     the hint that the initiator received. ``leftover`` are Raft bytes that came with the header block.
-    ``program``: what the peer says of itself.
+    ``program``: what the peer says of itself. ``date_ms``: what the initiator was told as the time, ms since
+    1970.
     """
 
     reply: bytes
@@ -108,6 +112,7 @@ class Accepted:
     leader: tuple[int, str] | None
     leftover: bytes
     program: Program
+    date_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +235,9 @@ class Responder:
             *_extensions_header(agreed),
             *_program_header(farm.program()),
         ]
+        wall_ms = farm.wall_ms()
+        if wall_ms is not None:
+            headers.append(("Garlic-Farm-Date", str(wall_ms)))
         leader = farm.leader() if LEADER_HINT in agreed else None
         hint = f"{leader[0]} {leader[1]}" if leader else ""
         if _LEADER.fullmatch(hint):
@@ -266,6 +274,11 @@ class Responder:
         ]
         reply = self._http.send(h11.Response(status_code=status, reason=phrase, headers=_encoded(block)))
         return reply if head else reply + self._http.send(h11.Data(data=body))
+
+
+def _date(header: str | None) -> int | None:
+    """None where it is missing, or no date: a peer's clock may show anything."""
+    return int(header) if header is not None and _DATE.fullmatch(header) else None
 
 
 def _websocket_accept(key: str) -> str:
@@ -433,6 +446,7 @@ class Initiator:
             leader=self._leader(event) if LEADER_HINT in agreed else None,
             leftover=self._http.trailing_data[0],
             program=program,
+            date_ms=_date(_header(event, b"garlic-farm-date")),
         )
 
     def _check_farm_id(self, event: h11.InformationalResponse | h11.Response) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,9 @@ class Established:
 
     ``user`` logged in, "" if the transport has no login. ``farm_id`` and ``leader`` are what the peer sent,
     None if it sent none. ``leftover`` are bytes that arrived already and precede those of the stream.
-    ``program``: what it says of itself.
+    ``program``: what it says of itself. ``told``: on the side that dialled, the time that the peer told,
+    and this node's wall clock before it was asked and after it had answered; ms since 1970. None: it told
+    none.
     """
 
     stream: trio.abc.Stream
@@ -46,6 +49,7 @@ class Established:
     leader: tuple[int, str] | None
     leftover: bytes
     program: Program = SAYS_NOTHING
+    told: tuple[int, int, int] | None = None
 
 
 def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
@@ -53,7 +57,8 @@ def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
     return Established(stream, farm, "", frozenset(), None, None, b"")
 
 
-def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:
+def _established(stream: trio.abc.Stream, accepted: Accepted, asked_ms: int = 0) -> Established:
+    date_ms = accepted.date_ms
     return Established(
         stream=stream,
         farm=accepted.farm,
@@ -63,7 +68,13 @@ def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:
         leader=accepted.leader,
         leftover=accepted.leftover,
         program=accepted.program,
+        told=None if date_ms is None else (date_ms, asked_ms, wall_ms()),
     )
+
+
+def wall_ms() -> int:
+    """This node's wall clock, ms since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,7 @@ async def initiate(
         accepted: Accepted | None = None
         try:
             key = base64.b64encode(secrets.token_bytes(16)).decode() if proxied else ""
+            asked_ms = wall_ms()
             await stream.send_all(initiator.request(secrets.token_hex(16), key))
             verdict = None
             while verdict is None:
@@ -129,7 +141,7 @@ async def initiate(
                 verdict = initiator.receive(bytes(data))
             if isinstance(verdict, Accepted):
                 accepted = verdict
-                return _established(stream, accepted)
+                return _established(stream, accepted, asked_ms)
         except trio.BrokenResourceError as error:
             raise _gone(host) from error
         finally:

@@ -133,6 +133,8 @@ class Link:
         self.handshake: tuple[float, bool] | None = None
         """How long the last attempt to connect and log in took, in seconds, and whether it succeeded; None
         before the first one."""
+        self.told: tuple[int, int, int] | None = None
+        """What the server told as the time when it let this node log in last: see `Established`."""
 
     def send(self, tag: int, request: Request) -> None:
         """Have `run`'s task send a request. It fails at once while the link waits between two attempts, or if
@@ -222,7 +224,7 @@ class Link:
                 if self._refusal is not None:  # each wrong password delays the next answer
                     hint = f"before that, {self._refusal}"
                 raise UnreachableError(f"not let in within {self._connect_timeout_s:g} s", hint)
-            ok, self._refusal = True, None
+            ok, self._refusal, self.told = True, None, let_in[0].told
             return let_in.pop(0)
         finally:
             self.handshake = trio.current_time() - begun, ok

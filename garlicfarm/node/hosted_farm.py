@@ -25,7 +25,7 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.http.upgrade import FarmCredentials
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.handshake import DialCredentials
+from garlicfarm.net.handshake import DialCredentials, wall_ms
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.dialler import dial_member
 from garlicfarm.node.epochs import Epochs
@@ -170,7 +170,7 @@ def open_farm(
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(
-        section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader, replica.programs.own
+        section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader, replica.programs.own, wall_ms
     )
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
     retention = Retention(replica, replica.applier, store, writer, pages, kept)

@@ -312,6 +312,11 @@ class Peers:
         peer = self._peers.get(member)
         return peer.link.handshake if peer else None
 
+    def told(self, member: int) -> tuple[int, int, int] | None:
+        """What it told as the time when it let this node log in last: see `Established`."""
+        peer = self._peers.get(member)
+        return peer.link.told if peer else None
+
     async def try_handshakes(self, members: Collection[int]) -> None:
         """Connect again, so that `handshake` is up to date: a connection that is up may be idle, and its path
         broken."""

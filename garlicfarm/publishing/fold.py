@@ -204,10 +204,15 @@ class PublisherFold(FarmQueries):
         """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""
         return [msgspec.to_builtins(event) for event in self._events.events()]
 
-    def troubles(self, now_ms: int, own_until_ms: Mapping[int, int] = MappingProxyType({})) -> list[str]:
+    def troubles(
+        self,
+        now_ms: int,
+        own_until_ms: Mapping[int, int] = MappingProxyType({}),
+        own_clock: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[str]:
         """What operators should see to, a sentence each: `troubles.Troubles.sentences`. They are no part of
         the state."""
-        return self._troubles.sentences(self, now_ms, own_until_ms)
+        return self._troubles.sentences(self, now_ms, own_until_ms, own_clock)
 
     # Application
 

@@ -11,14 +11,14 @@ go, that it publishes, with the LeaseSet that its predecessor passes on to its c
 drained.
 
 Each part is a table of named states: `publisher_core.STATES` and `doubt.STATES` for each publisher,
-`offer.STATES`, `status_turns.STATES` and `ending.STATES`.
+`own_clock.STATES`, `offer.STATES`, `status_turns.STATES` and `ending.STATES`.
 
 Source: docs/reference/protocol.md, D19, D22 and "The common algorithm", points 3 and 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -45,7 +45,8 @@ from garlicfarm.publishing.entries import DATE_END_MS, encode_status
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.offer import Offer
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.own_clock import DEFAULT_LIMIT_MS, OwnClock
 from garlicfarm.publishing.publisher_core import Note, PublisherCore, Traits
 from garlicfarm.publishing.sensing import Sensing, Turn
 from garlicfarm.publishing.status_turns import News, StatusTurns
@@ -79,9 +80,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(Protocol):
-    """What is asked while a status is composed. Calls answer at once."""
+    """What is asked. Calls answer at once."""
 
-    def figures(self) -> Figures: ...
+    def figures(self) -> Figures:
+        """For the status that is being composed."""
+        ...
+
+    def clocks(self) -> Mapping[int, ClockReading]:
+        """What other members told when they let this one log in last."""
+        ...
+
     def can_test(self, hash_: bytes) -> bool:
         """Whether a test of the destination with this hash, through this member's router, asks the network
         (D25)."""
@@ -92,7 +100,8 @@ class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
     """``boot``: of this process, ≥ 1, and higher than that of any before as far as its disk knows (D24).
     ``master``: the farm's master destination in I2P base64, "": none; ``signs_for``: it in binary, where
     this node has its keys, whose report is ``master_key`` if they were made offline. ``publish_config``: this
-    node's. ``last_published``: what a router has taken last, in earlier processes."""
+    node's. ``last_published``: what a router has taken last, in earlier processes. ``max_clock_offset_ms``:
+    by how much this node's wall clock may differ from the farm's or its router's while it offers itself."""
 
     node_id: int
     boot: int = 1
@@ -101,12 +110,14 @@ class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
     master_key: KeyReport | None = None
     publish_config: PublishConfig | None = None
     last_published: Published | None = None
+    max_clock_offset_ms: int = DEFAULT_LIMIT_MS
 
 
 class MemberCore:
     """``lease``: of this process, that rests on its statuses; ``leases``: those that leaders grant it (D24).
-    ``last_published``: what is to be reported as such, and kept in a file. ``sensing``: what is to be tested
-    of what others publish. It is the `publisher_core.Role` of its publishers."""
+    ``clock``: what is known of this node's wall clock. ``last_published``: what is to be reported as such,
+    and kept in a file. ``sensing``: what is to be tested of what others publish. It is the
+    `publisher_core.Role` of its publishers."""
 
     def __init__(
         self,
@@ -119,6 +130,7 @@ class MemberCore:
         self.lease = Lease()
         self.leases = LeaseHolder()
         self.offer = Offer()
+        self.clock = OwnClock(setup.max_clock_offset_ms)
         self.ending = Ending()
         self.sensing = Sensing()
         self.turns = StatusTurns(fold, setup.node_id, self.lease)
@@ -340,6 +352,7 @@ class MemberCore:
         self._now = now
         if applied is not None:
             self._applied = applied
+        self._compare_clocks()
         for _ in range(_ROUNDS):
             before = self._states()
             self._step()
@@ -369,7 +382,8 @@ class MemberCore:
 
     def _states(self) -> tuple[object, ...]:
         states = [publisher.state for publisher in self.publishers]
-        return *states, self.offer.state, self.ending.state, self.turns.state, self.turns.number, self._said
+        own = self.clock.state, self.offer.state, self.ending.state, self.turns.state
+        return *states, *own, self.turns.number, self._said
 
     def _step(self) -> None:
         now_ms = self._now.boot_ms
@@ -382,6 +396,8 @@ class MemberCore:
         ):
             if self.offer.is_withdrawn:
                 problems = [problem for publisher in self.publishers for problem in publisher.problems()]
+                if self.clock_problem:
+                    problems.insert(0, f"this node's clock {self.clock_problem}")
                 cause = "; ".join(problems) or "for no known reason"
                 self._notes.append(Note("cannot-publish", {"cause": cause}, is_warning=True))
             else:
@@ -399,6 +415,27 @@ class MemberCore:
             self.turns.go(event, now_ms)
             if event == "news":
                 self._compose()
+
+    def _compare_clocks(self) -> None:
+        """With what has been applied since, and with the time that has passed."""
+        fold, own, now_ms = self._fold, self._setup.node_id, self._now.boot_ms
+        newest, begun = fold.newest(own), self.turns.begun
+        is_of_begun = newest is not None and begun is not None and newest[1].date == begun.date_ms
+        if is_of_begun and bytes(fold.newest_entry(own)) == self.turns.entry:
+            assert newest is not None
+            assert begun is not None
+            self.clock.on_own_status(newest[0], begun.boot_ms)
+        others = [member for member in fold.recent() if member != own]
+        for member in others:
+            if (theirs := fold.newest(member)) is not None:
+                applied = fold.report(member).applied
+                self.clock.on_status(member, theirs[0], theirs[1].date, applied, now_ms)
+        for member, told in self._surroundings.clocks().items():
+            self.clock.on_login(member, told, now_ms, self._now.wall_ms)
+        self.clock.retain({*fold.members})
+        for number, publisher in enumerate(self.publishers):
+            self.clock.on_router(number, publisher.status.router_date, now_ms, self._now.wall_ms)
+        self.clock.step(now_ms, self._now.wall_ms, others)
 
     def _on_refused(self, cause: str) -> None:
         if self.turns.go("refused", self._now.boot_ms):
@@ -438,13 +475,14 @@ class MemberCore:
 
     @property
     def can_publish(self) -> bool:
-        """Whether all required publishers are ready, their services up and their keys valid, and no other
-        member with a lower id signs with the same transient key."""
+        """Whether all required publishers are ready, their services up and their keys valid, this node's
+        clock right, and no other member with a lower id signs with the same transient key."""
         required = [publisher for publisher in self.publishers if publisher.traits.is_required]
         return (
             bool(self.publishers)
             and all(publisher.row.is_ready for publisher in required)
             and all(publisher.is_up for publisher in self.publishers)
+            and not self.clock.is_off
             and self.may_sign
         )
 
@@ -456,6 +494,12 @@ class MemberCore:
         is_shared = self._fold.has_duplicate_transients(self._setup.node_id)
         is_valid = not is_shared and all(key.expires_ms > now_ms for key in self.keys())
         return is_valid and not self._fold.clock_problem(now_ms)
+
+    @property
+    def clock_problem(self) -> str:
+        """What is wrong with this node's clock, and what to do, as the rest of a sentence; "" if nothing is
+        known to be."""
+        return self._fold.clock_problem(self._now.wall_ms) or self.clock.problem
 
     @property
     def pause_ms(self) -> int:

@@ -36,6 +36,16 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     lease_set: Annotated[bytes, msgspec.Meta(max_length=MAX_PUBLISHED_BYTES)] | None = None
 
 
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a router, or of another member, that was asked for its clock. ``date_ms``: what it told.
+    ``asked_ms`` and ``answered_ms``: this node's wall clock before it was asked, and after the answer came;
+    all ms since 1970."""
+
+    date_ms: U63
+    asked_ms: U63
+    answered_ms: U63
+
+
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``is_publishing``: whether the publication stands, as far as the publisher knows; ``since_ms`` and
     ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``is_ready``: False
@@ -44,7 +54,8 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     which a new process may know long before it is ready. ``leaf``: the figures that its own sessions give of
     its destination. ``published_ms``: the date of the newest
     LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
-    later. ``problems``: one sentence each, for operators."""
+    later. ``router_date``: the router's newest answer, where it tells the time and can still be reached; a
+    node whose clock differs does not offer itself. ``problems``: one sentence each, for operators."""
 
     is_publishing: bool
     is_ready: bool = True
@@ -53,6 +64,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: U63 | None = None
     published_ms: U63 | None = None
     leaf: DestinationStatus | None = None
+    router_date: ClockReading | None = None
     problems: tuple[str, ...] = ()
 
 

@@ -20,7 +20,8 @@ nobody else may be named.
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
-twice in a row. A status that is dated before farm time comes from a clock that is behind. One that farm time
+twice in a row; and that of the member that is asked, if it does not offer itself because of it
+(`own_clock`). A status that is dated before farm time comes from a clock that is behind. One that farm time
 has not reached when the member posts the next one comes from a clock that is ahead.
 
 All but keys and the asked node's own publishers are found while the log is folded. They are not part of the
@@ -37,6 +38,7 @@ from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import ScoredStatus
+from garlicfarm.publishing.own_clock import rough_time
 from garlicfarm.publishing.publication import expiry_problem
 
 PATIENCE_RS = 3
@@ -44,7 +46,6 @@ MOST_SKEW_MS = 60_000
 STARTING_MS = 150_000
 """More than a first attempt to publish takes, in which a member reports that it publishes."""
 _SHOW = "`garlicfarm publish show` on its machine says why"
-_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 class Troubles:
@@ -90,16 +91,21 @@ class Troubles:
             self._outdated.pop(author, None)
 
     def sentences(
-        self, farm: FarmQueries, now_ms: int, own_until_ms: Mapping[int, int] = MappingProxyType({})
+        self,
+        farm: FarmQueries,
+        now_ms: int,
+        own_until_ms: Mapping[int, int] = MappingProxyType({}),
+        own_clock: Mapping[int, str] = MappingProxyType({}),
     ) -> list[str]:
-        """The troubles, a sentence each. ``now_ms``: wall clock, ms since 1970. ``own_until_ms``: for the
-        member that is asked, if it publishes and knows until when that lasts."""
+        """The troubles, a sentence each. ``now_ms``: wall clock, ms since 1970. For the member that is asked:
+        ``own_until_ms``, if it publishes and knows until when that lasts; ``own_clock``, if its clock is off,
+        how far and what to do, as the rest of a sentence."""
         return [
             *self._publication(farm),
             *_unreached(farm),
             *self._expired(farm, now_ms, own_until_ms),
             *_keys(farm, now_ms),
-            *self._clocks(farm),
+            *self._clocks(farm, own_clock),
         ]
 
     def _publication(self, farm: FarmQueries) -> Iterator[str]:
@@ -150,14 +156,18 @@ class Troubles:
                 ago_ms = farm.farm_time_ms - self._lasting[member][1]
             else:
                 continue
-            yield f"what member {member} publishes expired {_rough(ago_ms)} ago; {_SHOW}"
+            yield f"what member {member} publishes expired {rough_time(ago_ms)} ago; {_SHOW}"
 
-    def _clocks(self, farm: FarmQueries) -> Iterator[str]:
+    def _clocks(self, farm: FarmQueries, own_clock: Mapping[int, str]) -> Iterator[str]:
         for member in farm.members:
             skew_ms = self._confirmed.get(member, 0)
-            if skew_ms and farm.is_recent(member):
-                word = "ahead of" if skew_ms > 0 else "behind"
-                yield f"the clock of member {member} is {_rough(abs(skew_ms))} {word} the farm's: correct it"
+            if member in own_clock:
+                how, _, remedy = own_clock[member].partition(": ")
+                offers = ", so it does not offer itself to publish" * _is_configured(farm, member)
+                yield f"the clock of member {member} {how}{offers}: {remedy}"
+            elif skew_ms and farm.is_recent(member):
+                how = f"{rough_time(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'}"
+                yield f"the clock of member {member} is {how} the farm's: correct it"
 
 
 def _unreached(farm: FarmQueries) -> Iterator[str]:
@@ -183,12 +193,3 @@ def _is_configured(farm: FarmQueries, member: int) -> bool:
         return False
     meta = scored.document.meta or MetaStatus()
     return scored.publishing is not None or meta.last_published_time is not None
-
-
-def _rough(ms: int) -> str:
-    unit, length = next(
-        (unit, length)
-        for unit, length in (("days", _DAY_MS), ("h", _HOUR_MS), ("min", _MINUTE_MS), ("s", 1000))
-        if ms >= 2 * length
-    )
-    return f"{round(ms / length)} {unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,10 +13,12 @@ import trio
 
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
+from garlicfarm.publisher import ClockReading
 
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
+_MAX_DATE_MS = (1 << 63) - 1
 
 GET_DATE = encode_get_date("0.9.57")
 
@@ -28,17 +31,22 @@ class RouterAddress(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """Messages over a stream. ``router``: its address, for errors. `send` and `receive` may be in use at the
+    """Messages over a stream. ``router``: its address, for errors. ``now_ms``: reads this node's wall clock,
+    ms since 1970. ``date``: the router's newest answer to GetDate. `send` and `receive` may be in use at the
     same time, by one task each."""
 
-    def __init__(self, stream: trio.abc.Stream, router: str) -> None:
+    def __init__(self, stream: trio.abc.Stream, router: str, now_ms: Callable[[], int]) -> None:
         self._stream = stream
         self.router = router
+        self.date: ClockReading | None = None
+        self._now_ms = now_ms
+        self._asked_ms: deque[int] = deque()  # for the date, unanswered: when
         self._decoder = MessageDecoder()
 
     async def send(self, *messages: bytes) -> None:
         """Raises `PublisherError`: the connection is closed, or the router reads nothing for 10 s. Cancelled:
         some, all or none was sent, and the connection cannot be used again."""
+        self._asked_ms.extend([self._now_ms()] * messages.count(GET_DATE))
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 await self._stream.send_all(b"".join(messages))
@@ -65,11 +73,16 @@ class Connection:
             raise PublisherError(
                 f"the router at {self.router} closes the connection: {message.reason!r:.200}"
             )
+        if isinstance(message, SetDate) and self._asked_ms:
+            self.date = ClockReading(
+                date_ms=min(message.date_ms, _MAX_DATE_MS),
+                asked_ms=self._asked_ms.popleft(),
+                answered_ms=self._now_ms(),
+            )
         return message
 
-    async def greet(self, now_ms: int) -> int:
-        """Begin, and compare clocks: the router's, ms since 1970. ``now_ms``: this node's. Raises
-        `PublisherError`."""
+    async def greet(self) -> int:
+        """Begin, and compare clocks: the router's, ms since 1970. Raises `PublisherError`."""
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
             await self.send(PROTOCOL_BYTE, GET_DATE)
             message = await self.receive()
@@ -77,12 +90,12 @@ class Connection:
             raise self.silence()
         if not isinstance(message, SetDate):
             raise PublisherError(f"the server at {self.router} does not speak I2CP: its answer has no date")
-        self.check_clock(message, now_ms)
+        self.check_clock(message)
         return message.date_ms
 
-    def check_clock(self, message: SetDate, now_ms: int) -> None:
-        """Raises `PublisherError`: the router's clock is over 10 minutes from ``now_ms``, this node's."""
-        ahead_ms = message.date_ms - now_ms
+    def check_clock(self, message: SetDate) -> None:
+        """Raises `PublisherError`: the router's clock is over 10 minutes from this node's."""
+        ahead_ms = message.date_ms - self._now_ms()
         if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
             word = "ahead of" if ahead_ms > 0 else "behind"
             raise PublisherError(
@@ -98,8 +111,9 @@ class Connection:
 
 
 @asynccontextmanager
-async def open_connection(router: RouterAddress) -> AsyncIterator[Connection]:
-    """A connection, closed at the end. Raises `PublisherError`: nothing listens there."""
+async def open_connection(router: RouterAddress, now_ms: Callable[[], int]) -> AsyncIterator[Connection]:
+    """A connection, closed at the end. ``now_ms``: see `Connection`. Raises `PublisherError`: nothing listens
+    there."""
     try:
         with trio.fail_after(ANSWER_TIMEOUT_S):
             stream = await router.connect()
@@ -111,7 +125,7 @@ async def open_connection(router: RouterAddress) -> AsyncIterator[Connection]:
             "i2pd.conf: enabled = true of [i2cp])?"
         ) from None
     try:
-        yield Connection(stream, router.text)
+        yield Connection(stream, router.text, now_ms)
     finally:
         await trio.aclose_forcefully(stream)
 

@@ -37,7 +37,7 @@ from garlicfarm.i2p.i2cp import (
     SetDate,
     encode_create_lease_set2,
 )
-from garlicfarm.publisher import PublisherStatus, PublishOrder
+from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import (
     ANSWER_TIMEOUT_S,
     GET_DATE,
@@ -85,6 +85,7 @@ class MetaKeeper:
         self._since_ms: int | None = None
         self._until_ms: int | None = None
         self._problem = ""
+        self._date: ClockReading | None = None
         self._failures = 0  # of all time
         self._is_busy = False  # with a connection, or with a pause before another
         self._holding = trio.CancelScope()
@@ -93,8 +94,13 @@ class MetaKeeper:
 
     async def check(self) -> None:
         """Raises `PublisherError` unless the router speaks I2CP, and its clock agrees with this node's."""
-        async with open_connection(self._router) as connection:
-            await connection.greet(self._now_ms())
+        date = None
+        try:
+            async with open_connection(self._router, self._now_ms) as connection:
+                await connection.greet()
+                date = connection.date
+        finally:
+            self._date = date
 
     async def publish(self, order: PublishOrder) -> None:
         """Let ``order`` stand; returns when the router has taken it.
@@ -134,6 +140,7 @@ class MetaKeeper:
             is_publishing=is_publishing,
             since_ms=self._since_ms if is_publishing else None,
             until_ms=self._until_ms if self._until_ms is not None and now_ms < self._until_ms else None,
+            router_date=self._date,
             problems=(self._problem,) if self._problem else (),
         )
 
@@ -159,8 +166,8 @@ class MetaKeeper:
         while self._order is not None:
             was_taken = False
             try:
-                async with open_connection(self._router) as connection:
-                    await connection.greet(self._now_ms())
+                async with open_connection(self._router, self._now_ms) as connection:
+                    await connection.greet()
                     id_ = await create_session(connection, self._configuration(self._now_ms()))
                     heartbeat = Heartbeat(HEARTBEAT_S, ANSWER_TIMEOUT_S, trio.current_time())
                     try:
@@ -174,6 +181,7 @@ class MetaKeeper:
                         self._taken = self._since_ms = None
             except PublisherError as error:
                 self._problem = str(error)
+                self._date = None
                 self._failures += 1
                 self._notify()
                 if was_taken:
@@ -229,6 +237,7 @@ class MetaKeeper:
             case RequestLeaseSet(session=session.id):
                 session.has_asked = session.is_waiting = True
             case SetDate():
+                self._date = connection.date
                 session.heartbeat.on_answered()
             case SessionStatus(status=status) if status != SESSION_UPDATED:
                 raise refusal(connection, status)

@@ -136,6 +136,7 @@ class ServicePublisher(Publisher):
             until_ms=session.until_ms if session is not None and is_publishing else None,
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
+            router_date=keeper.router_date,
             problems=tuple(filter(None, (keeper.problem, self._server.problem))),
         )
 

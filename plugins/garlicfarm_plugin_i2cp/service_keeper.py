@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
-from garlicfarm.publisher import Published, PublishOrder
+from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.rate import ByteRate
@@ -82,8 +82,9 @@ class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
     ms since 1970, which ``now_ms`` reads.
 
-    ``session``: the one that is open. ``published_ms``: the date of the newest LeaseSet that the router has
-    read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause. ``received`` and
+    ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
+    it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
+    publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause. ``received`` and
     ``sent``: bytes of peers' messages, and of those to them.
     """
 
@@ -98,6 +99,7 @@ class ServiceKeeper:
         now_ms: Callable[[], int],
     ) -> None:
         self.session: ServiceSession | None = None
+        self.router_date: ClockReading | None = None
         self.published_ms: int | None = None
         self._problem = ""
         self.dropped: Counter[str] = Counter()
@@ -217,8 +219,9 @@ class ServiceKeeper:
                 await back_off.pause()
 
     async def _hold_session(self) -> None:
-        async with open_connection(self._router) as connection:
-            date_ms = await connection.greet(self._now_ms())
+        async with open_connection(self._router, self._now_ms) as connection:
+            date_ms = await connection.greet()
+            self.router_date = connection.date
             self._keys.check_expiry(date_ms, by_router=True)
             configurations = self._configure("standby"), self._configure("active")
             id_ = await create_session(connection, configurations[0])
@@ -270,7 +273,8 @@ class ServiceKeeper:
         while True:
             message = await connection.receive()
             if isinstance(message, SetDate):
-                connection.check_clock(message, self._now_ms())
+                self.router_date = connection.date
+                connection.check_clock(message)
             session.receive(message, trio.current_time())
             if isinstance(message, MessagePayload):
                 self.received.add(len(message.payload), trio.current_time())
@@ -347,7 +351,7 @@ class ServiceKeeper:
     def _on_session_ended(self, failure: str) -> None:
         self.session, self._problem = None, failure
         if failure:
-            self._renewal_end_s = -math.inf
+            self.router_date, self._renewal_end_s = None, -math.inf
         self._failures += bool(failure)
         self._queue.clear()
         if self._order is None:

@@ -104,6 +104,27 @@ def second_request(
     return initiator, answer(credentials, initiator.request("cafe", key))
 
 
+@pytest.mark.parametrize("wall_ms", [0, 1_800_000_000_123, 10**18 - 1])
+def test_time_is_told_to_those_that_logged_in_and_to_no_stranger(wall_ms: int) -> None:
+    credentials = {name: replace(farm, wall_ms=lambda: wall_ms) for name, farm in make_credentials().items()}
+    (challenge, switched), outcome = play(make_initiator(), credentials)
+    assert outcome.date_ms == wall_ms
+    assert b"Garlic-Farm-Date: %d\r\n" % wall_ms in switched.reply
+    assert isinstance(switched, Accepted)
+    assert switched.date_ms is None  # which the initiator does not tell
+    assert b"date" not in challenge.reply.lower()
+    assert b"Date" not in play(make_initiator(), make_credentials())[0][1].reply
+
+
+@pytest.mark.parametrize("told", [b"", b"-1", b"1.5", b"1e3", b"9" * 19, b"Fri, 27 Nov 2026", b"\xb2"])
+def test_time_that_is_none_is_ignored(told: bytes) -> None:
+    credentials = {name: replace(farm, wall_ms=lambda: 7) for name, farm in make_credentials().items()}
+    initiator, verdict = second_request(credentials)
+    outcome = initiator.receive(verdict.reply.replace(b"Garlic-Farm-Date: 7", b"Garlic-Farm-Date: " + told))
+    assert isinstance(outcome, Accepted)
+    assert outcome.date_ms is None
+
+
 def test_host_beyond_ascii_is_sent_as_a_header_can_carry_it() -> None:
     initiator = Initiator(
         host="名.example:27150", farm="secretname", user="7", password="p", cache=ChallengeCache()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -107,6 +108,20 @@ async def test_login_takes_two_streams_then_one_and_both_carry_bytes(server: Ser
         await other.stream.send_all(b"response")
         assert client.leftover + await client.stream.receive_some() == b"response"
     assert server.reasons == ["challenge"]
+
+
+async def test_time_that_is_told_comes_with_when_it_was_asked_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await server.login()).told is None
+    times = iter([100, 250, 400])  # a cached challenge needs one request
+    monkeypatch.setattr("garlicfarm.net.handshake.wall_ms", lambda: next(times))
+    server.credentials = {
+        name: replace(farm, wall_ms=lambda: 9_000) for name, farm in server.credentials.items()
+    }
+    assert (await server.login()).told == (9_000, 250, 400)
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.established[-1].told is None
 
 
 async def test_bytes_around_the_101_are_leftovers_of_both_sides(server: Server) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from garlicfarm.publishing import doubt, ending, offer, publisher_core, status_turns
+from garlicfarm.publishing import doubt, ending, offer, own_clock, publisher_core, status_turns
 from tests.project.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "publishing-states.md"
@@ -42,6 +42,8 @@ def render() -> str:
                     for state, each in doubt.STATES.items()
                 ),
             ),
+            "## Its wall clock\n",
+            _states(own_clock.STATES),
             "## Whether it offers itself\n",
             _states(offer.STATES),
             "## Its statuses\n",

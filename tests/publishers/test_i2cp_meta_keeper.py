@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.publisher import PublisherStatus, PublishOrder
+from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, START_MS, KeeperBench, send
@@ -39,6 +40,11 @@ class Bench(KeeperBench):
         )
 
 
+def undated(bench: Bench) -> PublisherStatus:
+    """Its status, without the date of the router."""
+    return msgspec.structs.replace(bench.keeper.status(), router_date=None)
+
+
 @pytest.fixture
 async def bench(nursery: trio.Nursery) -> Bench:
     made = Bench(nursery)
@@ -53,7 +59,7 @@ async def test_order_is_taken_once_the_router_has_asked_for_it_and_read_it(bench
     assert trio.current_time() >= 13
     assert bench.router.lease_sets == [order.lease_set]
     assert bench.router.bodies(CREATE_SESSION) == [b"configuration of %d" % START_MS]
-    assert bench.keeper.status() == PublisherStatus(
+    assert undated(bench) == PublisherStatus(
         is_publishing=True, since_ms=bench.now_ms(), until_ms=order.expires_ms
     )
 
@@ -64,7 +70,7 @@ async def test_order_stands_while_the_router_builds_tunnels(bench: Bench, autoju
     for number in (1, 2):
         with pytest.raises(PublisherError, match=building):
             await bench.keeper.publish(bench.order(number))
-        assert bench.keeper.status() == PublisherStatus(is_publishing=False, problems=(building,))
+        assert undated(bench) == PublisherStatus(is_publishing=False, problems=(building,))
     assert trio.current_time() == pytest.approx(50)
     assert bench.router.lease_sets == []
     await trio.sleep(21)
@@ -157,7 +163,7 @@ async def test_refused_session_is_reported_and_tried_again_with_back_off(bench, 
     order = bench.order()
     with pytest.raises(PublisherError, match=word) as caught:
         await bench.keeper.publish(order)
-    assert bench.keeper.status() == PublisherStatus(is_publishing=False, problems=(str(caught.value),))
+    assert undated(bench) == PublisherStatus(is_publishing=False, problems=(str(caught.value),))
     await trio.sleep(200)
     times = bench.router.times(CREATE_SESSION)
     assert times == pytest.approx([0, 1, 3, 7, 15, 31, 61, 91, 121])
@@ -226,7 +232,7 @@ async def test_retired_session_is_destroyed_and_publishes_nothing_more(bench, au
     assert status.until_ms == order.expires_ms  # at the floodfills
     await trio.sleep(1000)
     assert len(bench.router.lease_sets) == 1
-    assert bench.keeper.status() == PublisherStatus(is_publishing=False)
+    assert undated(bench) == PublisherStatus(is_publishing=False)
     await bench.keeper.retire()
     await bench.keeper.publish(later := bench.order(2))
     assert bench.router.lease_sets[1:] == [later.lease_set]
@@ -270,7 +276,7 @@ async def test_session_ends_when_its_order_expires(bench: Bench, autojump_clock:
     assert bench.keeper.status().is_publishing
     await trio.sleep(2)
     assert bench.router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
-    assert bench.keeper.status() == PublisherStatus(
+    assert undated(bench) == PublisherStatus(
         is_publishing=False, problems=("the Meta LeaseSet has expired, and there is no newer one",)
     )
     await trio.sleep(100)
@@ -340,8 +346,9 @@ async def test_connection_that_is_closed_at_once_is_told(bench: Bench, autojump_
 
 async def test_refused_connection_is_told_in_one_sentence() -> None:
     (port,) = free_ports(1)
+    router = RouterAddress("HERE", partial(trio.open_tcp_stream, "127.0.0.1", port))
     with pytest.raises(PublisherError, match=r"^I2CP at HERE cannot be reached: Connection refused; is the"):
-        async with open_connection(RouterAddress("HERE", partial(trio.open_tcp_stream, "127.0.0.1", port))):
+        async with open_connection(router, lambda: 0):
             pass
 
 
@@ -354,6 +361,27 @@ async def test_clock_that_is_far_off_publishes_nothing(bench, autojump_clock, of
         with pytest.raises(PublisherError, match=f"is {words} this node's; correct the wrong one"):
             await attempt()
     assert bench.router.bodies(CREATE_SESSION) == []
+
+
+async def test_routers_date_is_told_on_standby_and_in_a_session_until_it_is_gone(bench, autojump_clock):
+    assert bench.keeper.status().router_date is None
+    bench.router_off_ms = -70_000
+    await bench.keeper.check()
+    expected = ClockReading(date_ms=START_MS - 70_000, asked_ms=START_MS, answered_ms=START_MS)
+    assert bench.keeper.status().router_date == expected
+    await bench.keeper.publish(bench.order())
+    bench.router_off_ms = 80_000
+    await trio.sleep(60)
+    date = bench.keeper.status().router_date
+    assert date.date_ms - date.asked_ms == 80_000
+    assert date.answered_ms >= date.asked_ms >= bench.now_ms() - 25_000
+    bench.is_up = False
+    await bench.router.kill()
+    await trio.sleep(1)
+    assert bench.keeper.status().router_date is None
+    with pytest.raises(PublisherError):
+        await bench.keeper.check()
+    assert bench.keeper.status().router_date is None
 
 
 async def test_check_opens_no_session_and_leaves_nothing(bench: Bench, autojump_clock: MockClock) -> None:

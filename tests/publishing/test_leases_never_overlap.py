@@ -20,7 +20,7 @@ from garlicfarm.publishing.documents import Bandwidth, DestinationStatus, NodeRe
 from garlicfarm.publishing.entries import encode_admin, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
-from garlicfarm.publishing.orders import Published
+from garlicfarm.publishing.orders import ClockReading, Published
 from garlicfarm.publishing.publisher_core import Traits
 from tests.mutants import Mutant, planted, read_mutants
 from tests.publishing.scripted_log import T0, configuration, destination
@@ -48,7 +48,11 @@ class Node:
         self.applied = 0
         self.posted: Posted | None = None
         self.cut_until = 0
-        setup = MemberSetup(node_id=id_, publish_config=chance.choice(("auto", "auto", "auto", "on")))
+        setup = MemberSetup(
+            node_id=id_,
+            publish_config=chance.choice(("auto", "auto", "auto", "on")),
+            max_clock_offset_ms=1 << 62,  # wrong clocks publish, too
+        )
         traits = Traits(name="trivial", retire_timeout_ms=1)
         self.core = MemberCore(self.application, setup, [traits], self, self.now(now_ms, 0))
         (self.publisher,) = self.core.publishers
@@ -61,6 +65,9 @@ class Node:
         """Whether its router would, within its lease."""
         boot_ms = self.now(now_ms, 0).boot_ms
         return self.publisher.row.is_exposed and boot_ms < (self.core.lease.expires_ms or 0)
+
+    def clocks(self) -> dict[int, ClockReading]:
+        return {}
 
     def figures(self) -> Figures:
         used = Bandwidth(in_=self.chance.randrange(101), out=0)

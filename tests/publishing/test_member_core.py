@@ -16,7 +16,7 @@ from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus, MetaStatus, NodeReport
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
-from garlicfarm.publishing.orders import KeyReport, Published, PublisherStatus
+from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import PublisherCore, Traits
 from garlicfarm.wire.messages import Grant
 from tests.i2p.encodings import lease_set_2, long_term
@@ -41,6 +41,7 @@ class Farm:
     def __init__(self) -> None:
         self.publisher, self.due_since = 1, 7
         self.able = [2]
+        self.statuses: dict[int, tuple[int, int]] = {}  # index and date, of those that are known
         self.publishes: set[int] = set()
         self.reports: dict[int, NodeReport] = {}
         self.draining: set[int] = set()
@@ -54,6 +55,10 @@ class Farm:
         self.state = SimpleNamespace(since=5)
         self.boots = 0
         self.lost: int | None = None
+
+    @property
+    def members(self) -> list[int]:
+        return self.recent()
 
     def boot(self, member: int) -> int:
         return self.boots
@@ -75,7 +80,9 @@ class Farm:
 
     def newest(self, member: int) -> tuple[int, Any] | None:
         meta = MetaStatus(publishing=member in self.publishes)
-        return None if member not in self.able else (1, SimpleNamespace(meta=meta))
+        index, date_ms = self.statuses.get(member, (1, T0))
+        is_known = member in (*self.able, *self.statuses)
+        return (index, SimpleNamespace(meta=meta, date=date_ms)) if is_known else None
 
     def report(self, member: int) -> NodeReport:
         return self.reports.get(member, NodeReport())
@@ -106,6 +113,7 @@ class Bench:
         self.farm = Farm()
         self.now = Now(0, T0)
         self.figures_ = Figures()
+        self.logins: dict[int, ClockReading] = {}
         self.applied = 9
         self.cannot = ""  # get ready, or publish
         self.hangs = ""  # a call that is not answered
@@ -131,6 +139,9 @@ class Bench:
 
     def can_test(self, hash_: bytes) -> bool:
         return True
+
+    def clocks(self) -> dict[int, ClockReading]:
+        return self.logins
 
     def sleep(self, seconds: float) -> None:
         end_ms = self.now.boot_ms + round(1000 * seconds)
@@ -165,6 +176,8 @@ class Bench:
                 self.said.append(json.loads(turns.entry))
                 self.farm.sequence = turns.sequence
                 self.applied += 1
+                assert turns.begun is not None
+                self.farm.statuses[1] = (self.applied, turns.begun.date_ms)
                 core.on_committed(turns.number, self.applied, self.now)
 
     def _carry_out(self, own: PublisherCore) -> None:
@@ -278,6 +291,112 @@ def test_publishes_nothing_with_a_key_or_clock_that_it_must_not_use_though_it_is
     bench.say(key=KeyReport(transient="00" * 8, expires_ms=T0 * 2))
     bench.sleep(90)  # it had withdrawn
     assert (bench.states, bench.core.publishing) == (["publishing"], True)
+
+
+# The wall clock
+
+
+def beside_two_others() -> Bench:
+    bench = publishing(traits(retire_timeout_ms=1000))
+    bench.farm.able = [2, 3]
+    hear(bench)
+    return bench
+
+
+def hear(bench: Bench, ahead_ms: int = 0) -> None:
+    """The others post, by clocks that are ahead of this node's."""
+    bench.applied += 1
+    bench.farm.reports = dict.fromkeys(bench.farm.able, NodeReport(applied=bench.applied))
+    date_ms = bench.now.wall_ms + ahead_ms
+    bench.farm.statuses |= dict.fromkeys(bench.farm.able, (bench.applied + 1, date_ms))
+    bench.applied += 1
+    bench.settle()
+
+
+def set_clock(bench: Bench, by_ms: int) -> None:
+    bench.now = Now(bench.now.boot_ms, bench.now.wall_ms + by_ms)
+    bench.settle()
+
+
+@pytest.mark.parametrize("by_ms", [180_000, -180_000, 7 * 3_600_000, -7 * 3_600_000])
+def test_member_whose_clock_is_set_wrong_withdraws_at_once_and_says_so(by_ms: int) -> None:
+    """It is named until another one is, and goes on: where no other can publish, it may be right."""
+    bench = beside_two_others()
+    bench.said.clear()
+    set_clock(bench, by_ms)
+    assert (bench.states, bench.core.can_publish, bench.core.publishing) == (["publishing"], False, None)
+    assert [said["meta"].get("publishing") for said in bench.said] == [None]
+    assert bench.logged[-1] == "cannot-publish"
+    assert "the farm's: correct it" in bench.core.clock_problem
+    bench.farm.publisher = 2
+    bench.settle()
+    assert (bench.states, bench.core.publishing) == (["standby"], None)
+    set_clock(bench, -by_ms)
+    assert (bench.core.clock_problem, bench.core.publishing) == ("", None)
+    bench.sleep(90)
+    assert bench.core.publishing is False
+    assert bench.logged[-1] == "can-publish"
+
+
+def test_new_process_with_a_wrong_clock_finds_that_with_the_first_status_of_others_after_its_own() -> None:
+    bench = Bench(traits())
+    bench.farm.able = [2, 3]
+    bench.farm.statuses = dict.fromkeys((2, 3), (8, T0 - 180_000))
+    bench.sleep(1)
+    assert (bench.core.clock.farm_ms, bench.core.publishing) == (0, True)  # they may have come late
+    hear(bench, ahead_ms=-180_000)
+    assert (bench.core.clock.farm_ms, bench.core.publishing) == (179_000, None)  # it began one a second ago
+
+
+def test_status_of_its_own_that_came_after_the_next_was_begun_is_not_taken_for_that() -> None:
+    """One that was refused may be committed all the same: posts may be repeated on their way."""
+    bench = publishing()
+    bench.farm.able = [2, 3]
+    bench.sleep(28)
+    entry = bench.core.turns.entry
+    bench.at(30_000)
+    bench.core.step(bench.now)
+    assert (bench.core.turns.state, bench.core.turns.entry) == ("measuring", entry)
+    bench.applied += 1
+    bench.farm.statuses[1] = (bench.applied, T0)
+    bench.core.step(bench.now, bench.applied)
+    bench.farm.reports = dict.fromkeys((2, 3), NodeReport(applied=bench.applied))
+    bench.farm.statuses |= dict.fromkeys((2, 3), (bench.applied + 1, T0 - 40_000))
+    bench.core.step(bench.now, bench.applied + 1)
+    assert bench.core.clock.farm_ms == 40_000  # not 70_000
+
+
+def test_router_with_another_date_keeps_the_member_from_being_offered() -> None:
+    bench = publishing()
+    now_ms = bench.now.wall_ms
+    date = ClockReading(date_ms=now_ms + 61_000, asked_ms=now_ms, answered_ms=now_ms)
+    bench.say(router_date=date)
+    assert bench.core.publishing is None
+    assert bench.core.clock_problem == "is at least 61 s behind its router's: correct the wrong one"
+    bench.say(router_date=ClockReading(date_ms=now_ms, asked_ms=now_ms, answered_ms=now_ms))
+    bench.sleep(90)
+    assert bench.core.publishing is True
+
+
+def test_login_shows_a_wrong_clock_before_any_status_does() -> None:
+    bench = publishing()
+    bench.farm.able = [2, 3]
+    now_ms = bench.now.wall_ms
+    told = ClockReading(date_ms=now_ms - 61_000, asked_ms=now_ms - 500, answered_ms=now_ms)
+    bench.logins[2] = told
+    bench.settle()
+    assert bench.core.publishing is True
+    bench.logins[3] = told
+    bench.settle()
+    assert (bench.core.clock.farm_ms, bench.core.publishing) == (60_500, None)
+
+
+def test_limit_is_that_of_the_setup() -> None:
+    for limit_ms, expected in ((119_000, None), (121_000, True)):
+        bench = publishing(max_clock_offset_ms=limit_ms)
+        now_ms = bench.now.wall_ms
+        bench.say(router_date=ClockReading(date_ms=now_ms + 120_000, asked_ms=now_ms, answered_ms=now_ms))
+        assert bench.core.publishing is expected
 
 
 # What is reported
@@ -583,7 +702,7 @@ def test_drained_member_that_is_the_last_goes_on(others: str) -> None:
     bench.farm.able = [] if others == "none" else [2]
     bench.farm.draining = {2} if others == "drained" else set()
     if others == "cannot":
-        bench.farm.newest = lambda member: (1, SimpleNamespace(meta=MetaStatus()))  # type: ignore[method-assign]
+        bench.farm.newest = lambda member: (1, SimpleNamespace(meta=MetaStatus(), date=T0))  # type: ignore[method-assign]
     bench.core.drain(True, bench.now)
     bench.settle()
     said = bench.said[-1]

@@ -8,6 +8,7 @@ from typing import Any
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.orders import ClockReading
 from tests.publishing.scripted_log import T0, destination
 from tests.publishing.test_fold_leases import LeaseLog, named_1
 
@@ -32,6 +33,9 @@ class Member:
 
     def figures(self) -> Figures:
         return Figures(control=encode(BEACON))
+
+    def clocks(self) -> dict[int, ClockReading]:
+        return {}
 
     def can_test(self, hash_: bytes) -> bool:
         return hash_ not in self.served

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from garlicfarm.publishing import doubt, ending, offer, publisher_core, status_turns
+from garlicfarm.publishing import doubt, ending, offer, own_clock, publisher_core, status_turns
 
 Table = Mapping[Any, Mapping[Any, str]]
 PUBLISHER: Table = {state: row.next for state, row in publisher_core.STATES.items()}
@@ -15,6 +15,7 @@ DOUBT: Table = {state: row.next for state, row in doubt.STATES.items()}
 TABLES: dict[Any, tuple[Table, str]] = {
     publisher_core: (PUBLISHER, ""),
     doubt: (DOUBT, ""),
+    own_clock: (own_clock.STATES, ""),
     offer: (offer.STATES, ""),
     status_turns: (status_turns.STATES, ""),
     ending: (ending.STATES, "over"),

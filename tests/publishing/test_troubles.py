@@ -225,6 +225,18 @@ def test_a_clock_that_is_wrong_is_told_until_it_is_corrected(skew_ms: int, text:
     assert troubles(posting) == []
 
 
+@pytest.mark.parametrize("skew_ms", [0, -HOUR_MS])
+def test_own_clock_that_is_off_is_told_once_and_what_follows_from_it(skew_ms: int) -> None:
+    posting = Skewed((1, 2, 3), 1)
+    posting.skews = {3: skew_ms}
+    posting.run(4 * INTERVAL_MS)
+    own = {3: "is at least 60 min behind the farm's: correct it"}
+    assert posting.farm.troubles(T0 + posting.now_ms, {}, own) == [
+        "the clock of member 3 is at least 60 min behind the farm's, so it does not offer itself to publish: "
+        "correct it"
+    ]
+
+
 def test_of_two_clocks_none_is_said_to_be_wrong() -> None:
     posting = Skewed((1, 2), 1)
     posting.skews = {2: HOUR_MS}

@@ -164,6 +164,10 @@ class PublisherApplication(Application, LeaseUser):
             metrics.set_key_expiry(member, expires_ms)
         for publisher in [] if self._part is None else self._part.core.publishers:
             metrics.set_publishing(publisher.traits.name, publisher.state in ("publishing", "renewing"))
+        if self._part is not None:
+            clock = self._part.core.clock
+            metrics.set_clock_offset("farm", clock.farm_ms)
+            metrics.set_clock_offset("router", clock.router_ms)
         metrics.farm_problems.set(len(self._problems(self._describe())))
 
     def _describe(self) -> list[dict[str, Any]]:
@@ -177,13 +181,15 @@ class PublisherApplication(Application, LeaseUser):
             if row["state"] == "publishing" and row["until_ms"] is not None
         ]
         own = {self._node_id: min(ends)} if ends else {}
-        return self.fold.troubles(time.time_ns() // 1_000_000, own)
+        clock = "" if self._part is None else self._part.core.clock.problem
+        return self.fold.troubles(time.time_ns() // 1_000_000, own, {self._node_id: clock} if clock else {})
 
     def status(self) -> Mapping[str, Any]:
         publishers = self._describe()
         return {
             "publisher": self.fold.publisher,
             "publishers": publishers,
+            "clock": None if self._part is None else self._part.core.clock.figures(),
             "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
             "published_leaves": self.fold.published_leaves(),
             "measured": {str(member): percent for member, percent in self.fold.measured().items()},

@@ -55,6 +55,7 @@ class MemberTask:
             master_key=_report(keys),
             publish_config=meta.publish,
             last_published=self._recorded,
+            max_clock_offset_ms=round(1000 * meta.max_clock_offset_s),
         )
         are_all_auxiliary = all(plugin.is_auxiliary for plugin in publishers)
         tables = list(zip(publishers, context.section.publisher, strict=True))
@@ -165,7 +166,7 @@ class MemberTask:
 
     def describe(self) -> list[dict[str, Any]]:
         """Each publisher, for the farm's status: ready for JSON. ``state``: `publisher_core.Row.shown`."""
-        clock = self._fold.clock_problem(clocks.now().wall_ms)
+        clock = self.core.clock_problem
         own = [f"this node's clock {clock}"] if clock else []
         return [
             {

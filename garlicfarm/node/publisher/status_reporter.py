@@ -32,6 +32,7 @@ from garlicfarm.publishing.documents import (
 )
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import Figures, MemberCore
+from garlicfarm.publishing.orders import ClockReading
 from garlicfarm.router import STATUS_TIMEOUT_S
 
 
@@ -175,6 +176,15 @@ class StatusReporter:
             "current_tunnels": _both_ways(leaf.current_tunnels),
         }
         return msgspec.structs.replace(leaf, lease_ends=None, streams=None, **tunnels)
+
+    def clocks(self) -> dict[int, ClockReading]:
+        """See `Surroundings`."""
+        found = {}
+        for member in self._fold.members:
+            if (told := self._context.peers.told(member)) is not None:
+                date_ms, asked_ms, answered_ms = told
+                found[member] = ClockReading(date_ms=date_ms, asked_ms=asked_ms, answered_ms=answered_ms)
+        return found
 
     def _test(self, member: int) -> MemberTest | None:
         """This node's last handshake with the other member; for a silent member, only one made since it fell

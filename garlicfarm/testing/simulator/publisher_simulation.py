@@ -5,12 +5,14 @@
 The members of a `SimulatedCluster` fold `garlicfarm.publishing.fold.PublisherFold`, and each does what the
 core of a node decides (`garlicfarm.publishing.member_core.MemberCore`), with one or two plugins that
 refuse, hang, lie, have defects, answer late, and take long to be left (`simulated_plugin`). All faults of
-the simulator strike, the publisher most often; clocks run at rates up to 5 % off, and one member's wall
-clock shows anything. In two of three seeds the farm is raised, at once or later, to the level at which leases
-ride on heartbeats (D24); clocks are up to 1 % off then. An administrator changes the interval, the lease and
-which members may publish, drains members, two at once, too, and stops nodes, at any time. A process that died
-counts as one that publishes until its next one has a plugin on standby, or its lease is over: its router did
-not get the order to stop.
+the simulator strike, the publisher most often; clocks of leases run at rates up to 5 % off, and one member's
+wall clock shows anything. In half of the seeds members compare their wall clocks, and the router of that
+member tells the right date, none, that of its machine, or an absurd one; in the others wall clocks drift, and
+any clock may publish. In two of three seeds the farm is raised, at once or later, to the level at which
+leases ride on heartbeats (D24); clocks of leases are up to 1 % off then. An administrator changes the
+interval, the lease and which members may publish, drains members, two at once, too, and stops nodes, at any
+time. A process that died counts as one that publishes until its next one has a plugin on standby, or its
+lease is over: its router did not get the order to stop.
 
 After every event these hold:
 
@@ -19,12 +21,15 @@ After every event these hold:
 * At the end of its lease a member has its plugins stopped, or leaves them.
 * No status that would release a member is composed while something stands for it.
 * A stop ends within its bound, and then every plugin has stopped, or is to stop or being left.
+* Where members compare clocks, no member takes a right one for wrong that is no worse off than with one other
+  member and a router that tells no date.
 
 Then all faults end. Some member has to publish within 60 intervals. Then one of three things happens: the
 publisher's router is gone for good, and another member publishes within 30 intervals; or two members are
 drained, the publisher among them, and a third one publishes, with no more than a few statuses out of turn;
 or the publisher's node stops, and ends only when another member publishes (docs/reference/protocol.md, D19,
-D22 and "The common algorithm", point 6).
+D22 and "The common algorithm", point 6). At last, where members compare clocks, the publisher's is set wrong,
+by a little or by hours: another member publishes within 30 intervals, and it offers itself no more.
 
 ``--preset``: with that preset's timing, interval and R, and all else slower in proportion. By default the
 interval is 10 s, R = 3: the times of the core, up to two minutes, are in proportion to that as in a real
@@ -63,6 +68,8 @@ from garlicfarm.publishing.entries import DATE_END_MS, encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.orders import ClockReading
+from garlicfarm.publishing.own_clock import DEFAULT_LIMIT_MS
 from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.publishing.sensing import Probe
@@ -82,6 +89,7 @@ from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, 
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
 ADMIN = -1_000
+_ANY_CLOCK_MS = 1 << 62
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -229,7 +237,10 @@ class _Process:
             for one in range(len(farm.standings[member.id]))
         ]
         setup = MemberSetup(
-            node_id=member.id, boot=farm.next_boot(member.id), publish_config=rng.choice(farm.modes)
+            node_id=member.id,
+            boot=farm.next_boot(member.id),
+            publish_config=rng.choice(farm.modes),
+            max_clock_offset_ms=farm.max_clock_offset_ms,
         )
         self.core = MemberCore(farm.application(member), setup, traits, self, self.now())
         self.plugins = [
@@ -256,6 +267,11 @@ class _Process:
     def now(self) -> Now:
         return Now(self.member.clock_ms(self.scheduler.now), self.farm.wall_ms(self.member))
 
+    def router_date(self) -> ClockReading | None:
+        """What its router tells."""
+        date_ms, now_ms = self.farm.router_ms(self.member), self.now().wall_ms
+        return None if date_ms is None else ClockReading(date_ms=date_ms, asked_ms=now_ms, answered_ms=now_ms)
+
     def figures(self) -> Figures:
         """See `garlicfarm.publishing.member_core.Surroundings`."""
         return self.farm.figures(self.member)
@@ -263,6 +279,10 @@ class _Process:
     def can_test(self, hash_: bytes) -> bool:
         """See `Surroundings`."""
         return self.farm.can_test(self.member, hash_)
+
+    def clocks(self) -> dict[int, ClockReading]:
+        """What the members tell that it has logged in to."""
+        return self.farm.logins(self.member)
 
     # ------------------------------------------------------------------ what the core is told
 
@@ -416,6 +436,8 @@ class _Process:
             is_left = standing.is_left or (call is not None and call.task == "leave")
             if is_over and standing.is_up and not is_left:
                 raise Violation("nothing stands beyond its lease", f"{self.member}: {plugin.own.state}")
+        if core.clock.is_off and self.farm.knows_better(self.member, core):
+            raise Violation("a right clock is not off", f"{self.member}: its clock {core.clock.problem}")
         if self._stopped_ms is None:
             return
         if core.ending.state == "over":
@@ -450,6 +472,16 @@ class PublisherSimulation(SimulatedCluster):
         if not self.has_leases:
             self.highest_level = LEASES - 1
         self._wrong = self.rng.randint(0, nodes)
+        clocks = random.Random(f"clocks {seed}")  # so that it changes nothing else
+        compares = clocks.random() < 0.5
+        self.max_clock_offset_ms = DEFAULT_LIMIT_MS if compares else _ANY_CLOCK_MS
+        self._wrong_router = clocks.choice(("right", "silent", "own", "absurd"))
+        self._last_router = clocks.choice(("right", "silent", "own"))
+        self._routers_tell, self._logins_tell = clocks.random() < 0.5, clocks.random() < 0.3
+        self._logins: dict[int, dict[int, ClockReading]] = {}
+        self._logged_in: dict[int, int] = {}  # when, last
+        self._absurd_ms = clocks.randrange(1 << 62)
+        self._off_ms = clocks.choice((-1, 1)) * clocks.choice((1, 50, 5_000))
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
         self.measure_ms = self.rng.choice((20, 200, 3_000))
         self._is_calm = False
@@ -472,6 +504,7 @@ class PublisherSimulation(SimulatedCluster):
         self._wait_for_publisher()
         rng.choice((self._lose_router, self._drain_two, self._stop_one))()
         self._wait_for_publisher()
+        self._set_publishers_clock()
         self.after()
         self.observer.on_end()
         return self.outcome()
@@ -615,8 +648,37 @@ class PublisherSimulation(SimulatedCluster):
 
     def wall_ms(self, member: SimulatedMember) -> int:
         """Its wall clock: one member's is wrong."""
-        honest = EPOCH_MS + member.clock_ms(self.scheduler.now)
+        now_ms = self.scheduler.now
+        drifts = self.max_clock_offset_ms == _ANY_CLOCK_MS
+        honest = EPOCH_MS + (member.clock_ms(now_ms) if drifts else now_ms)
         return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1) if member.id == self._wrong else honest
+
+    def router_ms(self, member: SimulatedMember) -> int | None:
+        """What its router tells as the date; None: nothing."""
+        if not self._routers_tell:
+            return None
+        honest = EPOCH_MS + self.scheduler.now
+        if member.id != self._wrong:
+            return honest
+        own = self.wall_ms(member)
+        return {"right": honest, "silent": None, "own": own, "absurd": self._absurd_ms}[self._wrong_router]
+
+    def knows_better(self, member: SimulatedMember, core: MemberCore) -> bool:
+        """Whether a member's clock is right, and it is not one of two whose router tells no date."""
+        recent = {*self.application(member).recent(), member.id}
+        has_date = any(publisher.status.router_date for publisher in core.publishers)
+        return member.id != self._wrong and (has_date or len(recent) != 2)
+
+    def logins(self, member: SimulatedMember) -> dict[int, ClockReading]:
+        """What each member with a process told when this one logged in to it last, at times."""
+        now, own_ms = self.scheduler.now, self.wall_ms(member)
+        logins = self._logins.setdefault(member.id, {})
+        if self._logins_tell and now >= self._logged_in.get(member.id, 0) + 2 * self.setting.interval_ms:
+            self._logged_in[member.id] = now
+            for other in self.processes:
+                date_ms = self.wall_ms(self.members[other])
+                logins[other] = ClockReading(date_ms=date_ms, asked_ms=own_ms, answered_ms=own_ms)
+        return logins
 
     def _set_wrong_clock(self) -> None:
         if not self._is_calm:
@@ -789,7 +851,7 @@ class PublisherSimulation(SimulatedCluster):
         self.plugin_faults = PluginFaults(call_ms=self.rng.choice((50, 5_000)))
         self.measure_ms = 20
         self._is_calm = True
-        self._wrong_ms = 0
+        self._wrong_ms, self._wrong_router = 0, "right"
         self._clear()
         for member in self.members.values():
             self._drain(member, False)
@@ -799,12 +861,15 @@ class PublisherSimulation(SimulatedCluster):
         return lambda: (now := self._publishing()) is not None and now not in members
 
     def _others(self, member: SimulatedMember) -> list[SimulatedMember]:
-        """The other current members that could publish."""
+        """The other current members that could publish, and that this one knows to be there."""
+        eligible = self.application(member).eligible()
         others = [self.members[server.id] for server in self.newest.servers if server.id != member.id]
         return [
             other
             for other in others
-            if other.id in self.processes and self.processes[other.id].core.can_publish
+            if other.id in eligible
+            and other.id in self.processes
+            and self.processes[other.id].core.can_publish
         ]
 
     def _lose_router(self) -> None:
@@ -843,6 +908,33 @@ class PublisherSimulation(SimulatedCluster):
         self._wait("somebody publishes while two are drained", 20, lambda: self._publishing() is not None)
         for one in drained:
             self._drain(one, False)
+
+    def _set_publishers_clock(self) -> None:
+        """The publisher's wall clock is set wrong: it does not keep the role, nor offers itself before its
+        clock is right again."""
+        member = self._publishing()
+        assert member is not None
+        if self.max_clock_offset_ms == _ANY_CLOCK_MS:
+            return
+        is_shown = len(self.application(member).recent()) >= 3
+        if not (self._others(member) and (is_shown or self._routers_tell)):
+            return
+        self._wrong_router = self._last_router if is_shown else "right"
+        self.counts["wrong_clocks"] += 1
+        self._wrong = member.id
+        least_ms = DEFAULT_LIMIT_MS + 2 * self.setting.interval_ms
+        self._wrong_ms = self._off_ms * least_ms
+        self._wait("another publishes in place of one with a wrong clock", 30, self._another(member))
+        self._wrong_ms = -self._wrong_ms
+        until = self.scheduler.now + 10 * self.setting.interval_ms
+        while self.scheduler.now < until:
+            self._next_event()
+            process = self.processes[member.id]
+            if process.core.can_publish:
+                figures = process.core.clock.figures()
+                raise Violation("a wrong clock is not offered", f"{member} could publish: {figures}")
+        self._wrong_ms = 0
+        self._wait("its clock is right again", 10, lambda: not self.processes[member.id].core.clock.is_off)
 
     def _stop_one(self) -> None:
         """The publisher's node stops: its successor publishes before it ends."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from garlicfarm.publishing.member_core import MemberCore, Now
-from garlicfarm.publishing.orders import Published, PublisherStatus
+from garlicfarm.publishing.orders import ClockReading, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from garlicfarm.testing.simulator.network import Scheduler
 
@@ -120,6 +120,10 @@ class Host(Protocol):
     @property
     def plugin_faults(self) -> PluginFaults: ...
     def now(self) -> Now: ...
+    def router_date(self) -> ClockReading | None:
+        """What the member's router tells, if it tells anything."""
+        ...
+
     def wake_at(self) -> int | None:
         """When the process goes on: 0 now, None never."""
         ...
@@ -247,7 +251,12 @@ class SimulatedPlugin:
         is_withdrawn = has_router and not self.own.row.is_exposed and scheduler.chance(faults.withdraws)
         if is_withdrawn:
             self.standing.end()
-        status = PublisherStatus(is_publishing=is_publishing, is_ready=has_router, is_withdrawn=is_withdrawn)
+        status = PublisherStatus(
+            is_publishing=is_publishing,
+            is_ready=has_router,
+            is_withdrawn=is_withdrawn,
+            router_date=host.router_date() if has_router else None,
+        )
         host.core.on_status(self.own, self.own.changes, status, None, host.now())
         if self.own.is_up == scheduler.chance(faults.service_changes):
             is_up = not self.own.is_up

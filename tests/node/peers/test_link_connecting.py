@@ -24,7 +24,7 @@ from tests.node.support.link_in_memory import (
     config,
     link,
 )
-from tests.running import background
+from tests.running import background, wait_until
 
 
 async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
@@ -61,6 +61,23 @@ async def test_refusals_that_come_too_late_do_not_hide_the_first(autojump_clock:
     first, then = told.changes
     assert first == "AuthError: b refused user '1'"
     assert then == "UnreachableError: not let in within 2 s; before that, b refused user '1'"
+
+
+async def test_link_keeps_what_the_server_told_when_it_let_it_in_last(autojump_clock: Clock) -> None:
+    told, tells = Told(), iter([(1, 2, 3), (4, 5, 6), None])
+
+    async def connect() -> Established:
+        ours, _ = trio.testing.memory_stream_pair()
+        return Established(ours, "farm", "1", frozenset(), None, None, b"", told=next(tells))
+
+    under_test = link(connect, told)
+    assert under_test.told is None
+    async with background(under_test.run):
+        await wait_until(lambda: under_test.connected)
+        for expected in ((1, 2, 3), (4, 5, 6), None):
+            assert under_test.told == expected
+            if expected is not None:
+                await under_test.try_handshake()
 
 
 def opens_after(*seconds: float) -> tuple[Callable[[], Awaitable[Established]], list[trio.abc.Stream]]:

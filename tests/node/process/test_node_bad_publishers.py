@@ -239,6 +239,37 @@ async def test_publisher_whose_clock_jumps_by_years_gives_the_role_to_another(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("off_s", [190, -7 * 3600])
+async def test_publisher_whose_clock_jumps_by_minutes_or_hours_gives_the_role_to_another(
+    off_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those LeaseSets the network refuses; `health` of that node says so, and what to do."""
+    monkeypatch.chdir(ROOT)
+    clocks = {id_: Clock(tmp_path / f"clock-{id_}") for id_ in (1, 2, 3)}
+    command = (sys.executable, "-m", "tests.chaos.launch", str(tmp_path), "-", "node", "start")
+    async with process_farm(tmp_path / "farm", members_with(*[HOOKS] * 3), QUICK(), command=command) as farm:
+        wrong = (await status_when(farm, 1, lambda status: status["publisher"]))["publisher"]
+        await until_named(farm, wrong)
+        clocks[wrong].off_s = off_s
+        found = await status_when(farm, wrong, lambda status: status["clock"]["state"] == "off")
+        assert found["clock"]["ahead_of_farm_ms"] / 1000 == pytest.approx(off_s, abs=30)
+        (problem,) = problems(found)
+        word = "ahead of" if off_s > 0 else "behind"
+        assert problem == f"this node's clock {found['clock']['problem']}"
+        assert problem.endswith(f" {word} the farm's: correct it")
+        another = await status_when(
+            farm, wrong % 3 + 1, lambda status: status["publisher"] not in (None, wrong)
+        )
+        (shown,) = (await until_named(farm, another["publisher"]))[wrong]["publishers"]
+        assert shown["state"] == "standby"
+        degraded = await status_when(farm, wrong, lambda status: status["problems"])
+        (told,) = degraded["problems"]
+        assert ", so it does not offer itself to publish: correct it" in told
+        clocks[wrong].off_s = 0.0
+        await status_when(farm, wrong, lambda status: not problems(status))
+
+
+@pytest.mark.slow
 async def test_members_without_sam_or_i2cp_or_with_a_key_of_another_leave_the_role(tmp_path: Path) -> None:
     """Two bundles of one transient key: of both members the one with the lower id may publish."""
     master, service = create_keys(tmp_path / "master.key"), create_keys(tmp_path / "service.key")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import trio
 
 from garlicfarm.application import ApplicationContext
-from garlicfarm.config import PublisherSection
+from garlicfarm.config import MetaSection, PublisherSection
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.node.publisher.member_task import MemberTask
@@ -36,7 +36,7 @@ class FakeContext:
         self.node_id = 1
         table = PublisherSection(plugin="simulated", **section)
         self.section = SimpleNamespace(
-            meta=SimpleNamespace(destination="", publish="auto"),
+            meta=MetaSection(),
             leaf=[SimpleNamespace(destination=destination(1))],
             router={},
             publisher=(table,),
@@ -45,11 +45,15 @@ class FakeContext:
         self.router: Router | None = None
         self.admin_url: str | None = None
         self.log = SimpleNamespace(warning=self._note, error=self._note, info=self._note)
+        self.told: dict[int, tuple[int, int, int]] = {}
         self.handshakes: dict[int, tuple[float, bool]] = {}
         self.now: dict[int, tuple[float, bool]] = {}  # how it is where it is tried anew
         self.tried: list[set[int]] = []
         self.peers = SimpleNamespace(
-            handshake=self.handshakes.get, try_handshakes=self._try, is_connected=lambda member: True
+            handshake=self.handshakes.get,
+            try_handshakes=self._try,
+            is_connected=lambda member: True,
+            told=self.told.get,
         )
         self.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
         self.applied_index = 1

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm.config import MetaSection
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
@@ -284,7 +285,7 @@ async def test_status_has_the_leaves_and_what_this_node_measured_of_the_others(
     router = MeasuringRouter()
     farm.router = cast(Router, router)
     farm.section.leaf = [SimpleNamespace(destination=destination(11))]
-    farm.section.meta.destination = destination(10)
+    farm.section.meta = MetaSection(destination=destination(10))
     farm.hear(2, leaves=(12, 13), mode="off" if is_publishing else "on")
     measured = [destination(13)] if is_publishing else [destination(seed) for seed in (10, 12, 13)]
     hashes = sorted(map(destination_hash, measured))

@@ -33,6 +33,21 @@ async def test_router_that_dies_is_noticed_at_once(bench: Bench, autojump_clock:
         await bench.keeper.standby()
 
 
+async def test_routers_date_is_told_until_it_is_gone(bench, autojump_clock):
+    bench.router_off_ms = -70_000
+    await publishing(bench)
+    assert bench.keeper.router_date.date_ms - bench.now_ms() == -70_000
+    bench.router_off_ms = 80_000
+    await trio.sleep(20)
+    date = bench.keeper.router_date
+    assert date.date_ms - date.asked_ms == 80_000
+    assert date.answered_ms >= date.asked_ms >= bench.now_ms() - 15_000
+    bench.is_up = False
+    await bench.router.kill()
+    await trio.sleep(1)
+    assert bench.keeper.router_date is None
+
+
 async def test_router_that_hangs_is_noticed_after_two_heartbeats(bench, autojump_clock):
     await bench.keeper.standby()
     await trio.sleep(60)
