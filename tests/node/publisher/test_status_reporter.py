@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from garlicfarm.config import MetaSection
-from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.errors import EntryRefused, NoQuorum, NotSupported, OutcomeUnknown, ProposalDropped
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.levels import OUTSIDE
@@ -225,6 +225,9 @@ class MeasuringRouter:
     def __init__(self) -> None:
         self.measured: list[bytes] = []
         self.asked_at: list[float] = []  # for its own figures
+
+    async def answer_tests(self) -> None:
+        raise NotSupported("it answers no tests")
 
     async def get_local_router_status(self) -> RouterStatus:
         self.asked_at.append(trio.current_time())
