@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from garlicfarm.errors import StorageDamaged
+from garlicfarm.errors import EntryRefused, StorageDamaged
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import OutsideReport
+from garlicfarm.publishing.entries import parse_entry
 from garlicfarm.publishing.fold import PublisherFold
 from tests.publishing.scripted_log import T0, configuration
 from tests.publishing.test_fold_leases import LeaseLog, named_1, role
@@ -276,3 +278,31 @@ def test_trouble_is_told_where_nobody_can_take_over() -> None:
         "most other members do not reach what member 1 publishes, and no other member can take over; "
         "`garlicfarm farm show` says why"
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"outside": []}, "config.node.outside", "not an object"),
+        ({"outside": {"since": 1, "failed": 0}}, "config.node.outside.publisher", "missing"),
+        (
+            {"outside": {"publisher": 1, "since": 1, "failed": -1}},
+            "config.node.outside.failed",
+            "out of range",
+        ),
+        (
+            {"outside": {"publisher": 1, "since": 1, "failed": 0, "control": "AAAA"}},
+            "config.node.outside.control",
+            "not a hash",
+        ),
+        ({"control": "AAAA"}, "config.node.control", "not a hash"),
+    ],
+)
+def test_report_is_checked_since_level_3_and_an_unknown_key_before(
+    changes: dict[str, Any], field: str, reason: str
+) -> None:
+    entry = json.dumps({"cluster": "farm", "date": T0, "id": 1, "config": {"node": changes}}).encode()
+    parse_entry(entry, "farm", OUTSIDE - 1)
+    with pytest.raises(EntryRefused) as refused:
+        parse_entry(entry, "farm", OUTSIDE)
+    assert (refused.value.field, refused.value.reason) == (field, reason)
