@@ -93,6 +93,7 @@ def member_behind(router: I2pdRouter, node_id: int, port: int) -> MemberPlan:
         endpoint=f"i2p://{router.address_of_tunnel}:27150",
         listen=f"i2p://127.0.0.1:{port}",
         admin_url="https://127.0.0.1:0",
+        proxy=router.proxy,
         router={
             "plugin": "i2pcontrol",
             "url": router.url,
@@ -160,12 +161,7 @@ async def measured_farm(directory: Path, preset: str, *, over_i2p: bool) -> Asyn
             routers = ()
             members = {i: simulated_member(i, port) for i, port in listens.items()}
             dials = set(listens.values())
-        farm = await stack.enter_async_context(process_farm(directory / "farm", members, plan, start=False))
-        for node in farm.nodes.values():
-            if over_i2p:
-                with (node.directory / "garlicfarm.toml").open("a") as file:
-                    file.write(f'\n[transport.i2p]\nproxy = "{routers[node.id - 1].proxy}"\n')
-            await farm.start(node.id)
+        farm = await stack.enter_async_context(process_farm(directory / "farm", members, plan))
         yield Measured(farm, routers, listens, dials)
 
 

@@ -9,6 +9,10 @@ strikes the machine that serves it. What serves:
 * ``naive``: two routers have a server tunnel with the same keys, as many operators do today.
 * ``sam``: a farm of three nodes with a router each; the elected one publishes through SAM.
 * ``i2cp``: the same through I2CP in service mode, with leases of 90 s; ``i2cp-fast``: with those of 50 s.
+* ``i2cp-inside``, ``i2cp-fast-inside``: the same by a farm inside I2P, with the preset ``i2p``: its nodes
+  reach each other through their routers only, and the machines have no other link. The fault waits until a
+  lease is as short as ``--lease-s``: for 60 s, some 22 minutes of quick round trips; for 120 s, no time. Not
+  among the default ways.
 
 The faults:
 
@@ -60,6 +64,7 @@ from rich.table import Table
 from benchmarks.bench_farm import command_line
 from benchmarks.i2p import SANDBOX, print_i2pd_version, why_not
 from garlicfarm.admin.health import judge
+from garlicfarm.config.model import PRESET_INTERVALS_MS
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError, RouterError, first_error
 from garlicfarm.i2p.encoding import decode
@@ -71,6 +76,7 @@ from garlicfarm.lab.service import (
     FARM_LINK,
     FLOODFILLS,
     I2P_LINK,
+    INTERVAL_MS,
     KEYS,
     Leases,
     Service,
@@ -84,12 +90,14 @@ from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.lab.tun_network import LinkFaults, Network, network
 from garlicfarm.setup.i2p_tunnel import Tunnel
 
-WAYS = ("naive", "sam", "i2cp", "i2cp-fast")
+INSIDE = "-inside"
+WAYS = ("naive", "sam", "i2cp", "i2cp-fast", f"i2cp{INSIDE}", f"i2cp-fast{INSIDE}")
 NODES = 3
 ASKS_AFTER_S = {"knew": 0.0, "new": 0.0, "soon": 45.0, "later": 150.0}
 """Seconds from the fault to a client's first request; the one that ``knew`` the service never stops."""
 ASK_EACH_S = 0.5
 SERVED_S = 300.0
+LEASE_FALLS_S = 1_800.0
 STEADY_S = 30.0
 REST_S = 10.0
 """Longer than a client waits for an answer."""
@@ -98,7 +106,7 @@ UNIT_STOPS_S = 90.0
 BRIEFLY_S = 3.0
 LOOK_S = 0.5
 ATTEMPTS = 2
-TABLE_COLUMNS = 100
+TABLE_COLUMNS = 110
 
 P50_AT_MOST_S = {
     ("i2cp", "router"): 45.0,
@@ -111,6 +119,8 @@ P50_AT_MOST_S = {
 MAX_AT_MOST_S = {("i2cp", "router"): 75.0}
 """Of a client that knew the service, by way and fault, without hops. One publication in a quarter is lost at
 first and repeated: of the p50 of ``i2cp``, some 25 s more."""
+BEYOND_LEASE_P50_AT_MOST_S = {("i2cp-inside", "machine"): 15.0, ("i2cp-fast-inside", "machine"): 1.0}
+"""The same less the lease, of runs in which the dead one did not lead: a leader takes an election longer."""
 PUBLISHING_P50_AT_MOST_S = 3.0
 """After the death of its publisher's router, until the next node of a farm with `i2cp` publishes."""
 LOST_AT_MOST = {"move": 1, "stop": 1, "rolling": 1, "leader": 0, "farm-link": 0}
@@ -121,6 +131,10 @@ class Case(NamedTuple):
     way: str
     fault: str
     hops: int
+
+    @property
+    def is_inside(self) -> bool:
+        return self.way.endswith(INSIDE)
 
     def __str__(self) -> str:
         return f"{self.way}, {self.fault}, hops {self.hops}"
@@ -137,7 +151,8 @@ class Outage(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """``publishing_s``: from the fault until another node said that it publishes, None: none did.
     ``had_two_publishers``: whether two nodes ever said at once that they publish. ``led``: whether the node
-    that served led the farm. ``stopped_s``: how long each stopped node took to end."""
+    that served led the farm. ``stopped_s``: how long each stopped node took to end. ``lease_s``: how long a
+    lease lasted when the fault struck, None without a farm."""
 
     way: str
     fault: str
@@ -148,6 +163,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     led: bool = False
     stopped_s: list[float] = []
+    lease_s: float | None = None
 
 
 class PublisherWatch:
@@ -211,9 +227,18 @@ async def served(
         async with elected_service(directory, plan, clients, NODES, case.hops, table, wires=wires) as made:
             yield made
     else:
-        leases: Leases = "fast" if case.way == "i2cp-fast" else "default"
+        leases: Leases = "fast" if case.way.startswith("i2cp-fast") else "default"
+        inside = case.is_inside
+        interval_ms = PRESET_INTERVALS_MS["i2p"] if inside else INTERVAL_MS
         async with i2cp_service(
-            directory, clients, NODES, leases=leases, hops=case.hops, wires=wires
+            directory,
+            clients,
+            NODES,
+            leases=leases,
+            hops=case.hops,
+            interval_ms=interval_ms,
+            wires=wires,
+            inside=inside,
         ) as made:
             yield made
 
@@ -308,6 +333,17 @@ class Machines:
                     while judge(await client.status(self.nodes.name)) != "healthy":  # noqa: ASYNC110 - asked
                         await trio.sleep(LOOK_S)
 
+    async def lease_s(self, longest_s: float) -> float:
+        """How long a lease lasts, once that is no longer than this, and no longer one of before runs."""
+        node = next(iter(self.nodes.nodes.values()))
+        with trio.fail_after(LEASE_FALLS_S):
+            while True:
+                async with node.client() as client:
+                    policy = await client.policy(self.nodes.name)
+                if policy["lease_ms"] <= 1000 * longest_s and "lease_before_ms" not in policy:
+                    return policy["lease_ms"] / 1000
+                await trio.sleep(LOOK_S)
+
 
 class Fault(NamedTuple):
     """``strikes``: how many nodes, one after the other. ``may_go_on``: whether the same node may serve on."""
@@ -352,9 +388,14 @@ async def recovered(machines: Machines, client: Client) -> None:
     await trio.sleep(REST_S)
 
 
-async def measured(case: Case, machines: Machines, watch_s: float) -> Run:
-    """The fault strikes the node that serves the first client; what each client had of that."""
+async def measured(case: Case, machines: Machines, watch_s: float, lease_s: float) -> Run:
+    """The fault strikes the node that serves the first client; what each client had of that. A farm inside
+    I2P has a lease of at most ``lease_s`` then."""
     service, farm, fault = machines.service, machines.farm, FAULTS[case.fault]
+    in_force_s = None
+    if farm is not None:
+        await machines.wait_healthy()
+        in_force_s = await machines.lease_s(lease_s if case.is_inside else float("inf"))
     clients = {
         name: Client(router.proxy, service.host, ASK_EACH_S)
         for name, router in zip(ASKS_AFTER_S, service.clients, strict=True)
@@ -413,6 +454,7 @@ async def measured(case: Case, machines: Machines, watch_s: float) -> Run:
         load=round(os.getloadavg()[0], 2),
         led=led,
         stopped_s=machines.stopped_s,
+        lease_s=in_force_s,
     )
 
 
@@ -420,15 +462,16 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-async def one(case: Case, watch_s: float, directory: Path) -> None:
+async def one(case: Case, watch_s: float, lease_s: float, directory: Path) -> None:
     """One run, in this private network, which ends with the benchmark."""
+    links = (I2P_LINK,) if case.is_inside else (I2P_LINK, FARM_LINK)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_with_stdin)
         async with (
-            network(NODES + len(ASKS_AFTER_S) + FLOODFILLS, links=2) as wires,
+            network(NODES + len(ASKS_AFTER_S) + FLOODFILLS, len(links)) as wires,
             served(case, directory, wires) as (service, farm),
         ):
-            run = await measured(case, Machines(service, farm, wires), watch_s)
+            run = await measured(case, Machines(service, farm, wires), watch_s, lease_s)
         nursery.cancel_scope.cancel()
     print(msgspec.json.encode(run).decode())
 
@@ -438,12 +481,12 @@ async def end_with_stdin() -> NoReturn:
     raise EOFError("the benchmark has ended")
 
 
-def run_one(case: Case, watch_s: float) -> int:
+def run_one(case: Case, watch_s: float, lease_s: float) -> int:
     """The exit code; says on stderr why a run failed."""
     tempfile.tempdir = os.environ.get("BENCH_DIR")
     try:
         with lab_directory() as directory:
-            trio.run(one, case, watch_s, directory)
+            trio.run(one, case, watch_s, lease_s, directory)
     except Exception as group:  # noqa: BLE001 - the next run may succeed
         error = first_error(group)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -451,7 +494,9 @@ def run_one(case: Case, watch_s: float) -> int:
     return 0
 
 
-async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float) -> dict[Case, list[Run]]:
+async def run_all(
+    cases: Sequence[Case], runs: int, at_once: int, watch_s: float, lease_s: float
+) -> dict[Case, list[Run]]:
     """All runs, the cases in turns, each in a private network of its own; prints what each tells."""
     told: dict[Case, list[Run]] = {case: [] for case in cases}
     limit = trio.CapacityLimiter(at_once)
@@ -465,6 +510,8 @@ async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float
             __spec__.name,
             "--watch-s",
             str(watch_s),
+            "--lease-s",
+            str(lease_s),
             "--one",
             *map(str, case),
         ]
@@ -512,6 +559,12 @@ def publishing_seconds(runs: Sequence[Run]) -> list[float]:
     return [_endless(run.publishing_s) for run in runs]
 
 
+def beyond_lease_seconds(runs: Sequence[Run]) -> list[float]:
+    """How much longer than a lease the client that knew the service was away, where no leader was struck."""
+    followers = [run for run in runs if run.lease_s is not None and not run.led]
+    return [_endless(run.clients["knew"].away_s) - (run.lease_s or 0.0) for run in followers]
+
+
 def _endless(seconds: float | None) -> float:
     return float("inf") if seconds is None else seconds
 
@@ -529,15 +582,18 @@ def missed(told: Mapping[Case, Sequence[Run]], expected: int) -> list[str]:
         seconds = seconds_of(runs, "knew")
         lost = max(lost_of(runs, "knew"))
         of = case.way, case.fault
-        until_s = PUBLISHING_P50_AT_MOST_S if case.fault == "router" else float("inf")
+        is_told = case.fault == "router" and not case.is_inside
+        until_s = PUBLISHING_P50_AT_MOST_S if is_told else float("inf")
+        beyond_s = BEYOND_LEASE_P50_AT_MOST_S.get(of, float("inf"))
         limits = [
             ("p50", p50(seconds), "", P50_AT_MOST_S.get(of, float("inf"))),
+            ("p50", p50(beyond_lease_seconds(runs) or [0.0]), " beyond the lease", beyond_s),
             ("max", max(seconds), "", MAX_AT_MOST_S.get(of, float("inf"))),
             ("p50", p50(publishing_seconds(runs)), " until the next node publishes", until_s),
         ]
         found += [
-            f"{case}: {what} {is_s:.1f} s{until}, at most {most:.0f} s"
-            for what, is_s, until, most in limits
+            f"{case}: {what} {is_s:.1f} s{than}, at most {most:.0f} s"
+            for what, is_s, than, most in limits
             if is_s > most
         ]
         if case.fault in LOST_AT_MOST:
@@ -550,19 +606,20 @@ def missed(told: Mapping[Case, Sequence[Run]], expected: int) -> list[str]:
 
 def table(told: Mapping[Case, Sequence[Run]], watch_s: float) -> Table:
     """The median, shortest and longest outage of each client in seconds, and its lost requests; and the time
-    until another node published."""
+    until another node published. ``led``: in how many runs the one that was struck led the farm."""
     shown = Table(title="seconds without service, and lost requests, after a fault")
     texts = ("way", "fault", "hops", "client")
-    for column in (*texts, "runs", "p50", "min", "max", "lost p50", "lost max"):
+    for column in (*texts, "runs", "led", "p50", "min", "max", "lost p50", "lost max"):
         shown.add_column(column, justify="left" if column in texts else "right")
     for case, runs in told.items():
+        counts = str(len(runs)), str(sum(run.led for run in runs))
         for name in ASKS_AFTER_S if runs else ():
             lost = lost_of(runs, name)
             cells = _cells(seconds_of(runs, name), watch_s)
-            shown.add_row(*map(str, case), name, str(len(runs)), *cells, f"{p50(lost):.0f}", str(max(lost)))
+            shown.add_row(*map(str, case), name, *counts, *cells, f"{p50(lost):.0f}", str(max(lost)))
         if runs and case.way != "naive":
             cells = _cells(publishing_seconds(runs), watch_s)
-            shown.add_row(*map(str, case), "(publisher)", str(len(runs)), *cells, "", "")
+            shown.add_row(*map(str, case), "(publisher)", *counts, *cells, "", "")
     return shown
 
 
@@ -572,14 +629,19 @@ def _cells(seconds: Sequence[float], watch_s: float) -> list[str]:
 
 
 def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) -> list[Case]:
-    """All of them but those that need a farm and have none."""
+    """All of them but those that need a farm and have none, or links of its own and it is inside I2P."""
     every = [Case(way, fault, length) for length in hops for fault in faults for way in ways]
-    return [case for case in every if case.way != "naive" or case.fault == "router"]
+    return [
+        case
+        for case in every
+        if (case.way != "naive" or case.fault == "router")
+        and not (case.is_inside and case.fault == "farm-link")
+    ]
 
 
 def main() -> int:
     parser = command_line(__doc__)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=("naive", "sam", "i2cp", "i2cp-fast"))
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=("router", "node", "both", "move"))
     parser.add_argument("--hops", nargs="+", type=int, default=[0], help="lengths of tunnels, as 0 1")
     parser.add_argument("--runs", type=int, default=5, help="of each way with each fault")
@@ -587,6 +649,9 @@ def main() -> int:
         "--at-once", type=int, default=1, help="networks at a time, where processors are idle"
     )
     parser.add_argument("--watch-s", type=float, default=600.0, help="how long to wait for an answer")
+    parser.add_argument(
+        "--lease-s", type=float, default=60.0, help="the longest lease of a farm inside I2P at the fault"
+    )
     parser.add_argument("--i2pd", help="the program that runs as a router, by default as I2PD says")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -594,13 +659,13 @@ def main() -> int:
         os.environ["I2PD"] = options.i2pd
     if options.one:
         way, fault, hops = options.one
-        return run_one(Case(way, fault, int(hops)), options.watch_s)
+        return run_one(Case(way, fault, int(hops)), options.watch_s, options.lease_s)
     if reason := why_not():
         print(f"failover_i2p: skipped: {reason}")
         return 0
     print_i2pd_version()
     cases = cases_of(options.ways, options.faults, options.hops)
-    told = trio.run(run_all, cases, options.runs, options.at_once, options.watch_s)
+    told = trio.run(run_all, cases, options.runs, options.at_once, options.watch_s, options.lease_s)
     Console(width=TABLE_COLUMNS).print(table(told, options.watch_s))
     failures = missed(told, options.runs)
     for failure in failures:

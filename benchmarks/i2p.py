@@ -213,6 +213,7 @@ def plan_of(router: I2pdRouter) -> MemberPlan:
         endpoint=f"i2p://{router.address_of_tunnel}:{PORT}",
         listen=f"i2p://127.0.0.1:{PORT}",
         admin_url=f"https://{router.address}:27151",
+        proxy=router.proxy,
     )
 
 
@@ -236,8 +237,6 @@ async def measure(directory: Path) -> bool:
                 nursery.start_soon(hurry, started)
                 for node in farm.nodes.values():
                     router = routers[node.id]
-                    with (node.directory / "garlicfarm.toml").open("a") as file:
-                        file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
                     UserStore(node.directory / "data" / "users").add(USER, "writer", PASSWORD)
                     await farm.start(node.id)
                     nursery.start_soon(on_host, router, "echo", router.address)

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.site import Fetch, serve_site
 from garlicfarm.lab.tun_network import Network, address
+from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 FLOODFILLS = 4
@@ -32,6 +33,8 @@ I2P_LINK, FARM_LINK = 0, 1
 """Of a node's machine, where the service has wires: to other routers, and to other nodes."""
 KEYS = "site.dat"
 INTERVAL_MS = 5_000
+FARM_TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
+"""To the node of a farm inside I2P, as `garlicfarm i2p setup` makes it."""
 BUNDLE_S = 90 * 24 * 3600
 QUANTITY = 2
 
@@ -79,20 +82,23 @@ async def i2cp_service(
     hops: int = 0,
     interval_ms: int = INTERVAL_MS,
     wires: Network | None = None,
+    inside: bool = False,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
     routers' deaths leave the farm alone. ``clients``: their routers; ``hops``: of each tunnel;
     ``interval_ms``: how often the nodes post their statuses. ``wires``: with `I2P_LINK` and `FARM_LINK`; each
     node and its router, and each other router, then has a host of its own, and the farm has the preset's
-    timings."""
+    timings. ``inside``: with wires, of which it needs `I2P_LINK` only: the nodes reach each other through
+    their routers, by the preset ``i2p``."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
     server = server_plan(has_i2cp=True)
-    async with elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires) as made:
-        yield made
+    made = elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires, inside)
+    async with made as running:
+        yield running
 
 
 @asynccontextmanager
@@ -105,12 +111,15 @@ async def elected_service(
     publisher: Callable[[DestinationKeys, I2pdRouter, str], dict[str, Any]],
     interval_ms: int = INTERVAL_MS,
     wires: Network | None = None,
+    inside: bool = False,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
     keys = create_keys(directory / "site.key")
     master_file = directory / "master.key"
     master = create_keys(master_file)
+    if inside:
+        server = replace(server, tunnels=(FARM_TUNNEL,), has_proxy=True)
     async with (
         trio.open_nursery() as nursery,
         service_network(directory, [server] * nodes, keys.destination, clients, hops, wires) as service,
@@ -119,14 +128,17 @@ async def elected_service(
         for router, port in zip(service.servers, free_ports(nodes), strict=False):
             site = await nursery.start(serve_site, f"node {router.id}", 0, router.place)
             host = address(router.id, FARM_LINK) if wires else "127.0.0.1"
+            inside_i2p = f"i2p://{router.address_of_tunnel}:{FARM_TUNNEL.inport}"
             members[router.id] = MemberPlan(
-                endpoint=f"ssl://{host}:{port}",
+                endpoint=inside_i2p if inside else f"ssl://{host}:{port}",
                 admin_url=f"https://{router.address if wires else host}:0",
+                proxy=router.proxy,
                 router=router_table(router),
                 leaves=(encode(router.leaf),),
                 publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
             )
         plan = FarmPlan(
+            preset="i2p" if inside else "clearnet",
             raft={} if wires else FAST,
             interval_ms=interval_ms,
             master=encode(master.destination),

@@ -18,12 +18,14 @@ class Candidate:
 
     def __init__(self, state: RaftState, is_transfer: bool = False) -> None:
         self._state = state
+        self._is_transfer = is_transfer
         self.is_pre_vote = not is_transfer
         self._granted: set[int] = set()
         self._denied: set[int] = set()
         self._asked: dict[int, int] = {}  # seq -> peer
+        self._unreached: set[int] = set()  # peers whose request got no answer
         if is_transfer:
-            self._request_votes(is_transfer)
+            self._request_votes()
         else:
             self._request_pre_votes()
 
@@ -55,7 +57,16 @@ class Candidate:
 
     def report_unreachable(self, seq: int) -> None:
         """The request ``seq`` got no answer."""
-        self._asked.pop(seq, None)
+        peer = self._asked.pop(seq, None)
+        if peer is not None:
+            self._unreached.add(peer)
+
+    def on_connected(self, peer: int) -> None:
+        """A connection to the peer is open: if the last one ended without its answer, ask again. Followers
+        send each other nothing, so that a broken path shows when they elect a leader."""
+        if peer in self._unreached:
+            self._unreached.remove(peer)
+            self._request(peer)
 
     def on_persisted(self) -> None:
         """Writes became durable: our own vote counts once it is among them."""
@@ -68,24 +79,32 @@ class Candidate:
         self._granted.clear()
         self._denied.clear()
         self._asked.clear()
-        self._request_votes(is_transfer=False)
+        self._unreached.clear()
+        self._request_votes()
 
     def _request_pre_votes(self) -> None:
-        state = self._state
-        self._granted.add(state.id)
-        for peer in state.membership.others(state.id):
-            if PRE_VOTE in state.extensions.get(peer, ()):
-                kind, term = MessageType.PRE_VOTE_REQUEST, state.term + 1
-            elif state.term:
-                kind, term = MessageType.REQUEST_VOTE_REQUEST, state.term - 1
-            else:
-                self._granted.add(peer)  # there is no past term to ask in
-                continue
-            self._asked[state.send(peer, kind, term, state.log.last)] = peer
+        self._granted.add(self._state.id)
+        self._request_all()
 
-    def _request_votes(self, is_transfer: bool) -> None:
+    def _request_votes(self) -> None:
+        self._state.begin_candidate_term()
+        self._request_all()
+
+    def _request_all(self) -> None:
+        for peer in self._state.membership.others(self._state.id):
+            self._request(peer)
+
+    def _request(self, peer: int) -> None:
         state = self._state
-        state.begin_candidate_term()
-        for peer in state.membership.others(state.id):
-            is_marked = is_transfer and TIMEOUT_NOW in state.extensions.get(peer, ())
-            self._asked[state.request_vote(peer, TRANSFER_CAMPAIGN if is_marked else 0)] = peer
+        extensions = state.extensions.get(peer, ())
+        if not self.is_pre_vote:
+            is_marked = self._is_transfer and TIMEOUT_NOW in extensions
+            seq = state.request_vote(peer, TRANSFER_CAMPAIGN if is_marked else 0)
+        elif PRE_VOTE in extensions:
+            seq = state.send(peer, MessageType.PRE_VOTE_REQUEST, state.term + 1, state.log.last)
+        elif state.term:
+            seq = state.send(peer, MessageType.REQUEST_VOTE_REQUEST, state.term - 1, state.log.last)
+        else:
+            self._granted.add(peer)  # there is no past term to ask in
+            return
+        self._asked[seq] = peer

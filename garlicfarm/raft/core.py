@@ -93,8 +93,8 @@ class RawNode:
         roles.update()
 
     def report_unreachable(self, peer: int, seq: int | None) -> None:
-        """The request ``seq`` got no answer (None: ``peer`` cannot be reached at all). It is repeated with
-        the next heartbeat at the earliest."""
+        """The request ``seq`` got no answer (None: ``peer`` cannot be reached at all). A leader repeats it
+        with the next heartbeat at the earliest, a candidate once the peer is connected."""
         self._forwarder.report_unreachable(peer, seq)
         if self._roles.candidate is not None and seq is not None:
             self._roles.candidate.report_unreachable(seq)
@@ -105,6 +105,9 @@ class RawNode:
         """A connection to ``peer`` is open, with these extensions in force (D5). The core uses "pre-vote",
         "timeout-now" and "read-index". A peer never named here has none."""
         self._state.extensions[peer] = names
+        if self._roles.candidate is not None:
+            self._roles.candidate.on_connected(peer)
+            self._roles.update()
         if self._roles.leader is not None:
             self._roles.leader.on_connected(peer)
 

@@ -169,11 +169,8 @@ class RaftState:
 
     def request_vote(self, peer: int, commit: int) -> int:
         """Request a vote of this term once our own is durable. Returns the request's seq."""
-        self.last_seq = seq = self.last_seq + 1
-        last, kind = self.log.last, MessageType.REQUEST_VOTE_REQUEST
-        message = Request(kind, self.id, peer, self.term, last.term, last.index, commit)
-        self.durability.hold(OutgoingRequest(peer, seq, message))
-        return seq
+        kind = MessageType.REQUEST_VOTE_REQUEST
+        return self.send(peer, kind, self.term, self.log.last, commit, is_held=True)
 
     # ------------------------------------------------------------------ what is to be done
 

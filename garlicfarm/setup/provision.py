@@ -87,6 +87,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
     ``admin_url`` "": loopback at `ADMIN_PORT`.
+    ``proxy`` is the HTTP proxy of its router, through which it dials members in I2P; "": i2pd's default.
     ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are the
     tables ``[[farm.publisher]]``, ``feeds`` those of ``[[farm.feed]]``.
     """
@@ -94,6 +95,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     listen: str = ""
     admin_url: str = ""
+    proxy: str = ""
     router: Mapping[str, Any] = {}
     leaves: tuple[str, ...] = ()
     publishers: tuple[Mapping[str, Any], ...] = ()
@@ -282,12 +284,15 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
     write_private_file(data / "local.password", f"{password}\n".encode())
     pin = make_certificate(data / "tls" / "node.crt", data / "tls" / "node.key", endpoint.host)
     endpoint = pinned(endpoint, pin)
+    transport = {"ssl": {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}}
+    if member.proxy:
+        transport["i2p"] = {"proxy": member.proxy}
     document = {
         "version": 1,
         "node": {"id": node_id, "data_dir": "data", "preset": farm.preset},
         "admin": {"url": member.admin_url or f"https://127.0.0.1:{ADMIN_PORT}"},
         "listener": [{"url": member.listen or _listen_url(endpoint)}],
-        "transport": {"ssl": {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}},
+        "transport": transport,
         "farm": [farm_table(farm, endpoint, "data", member)],
     }
     write_new_file(directory / CONFIG_NAME, f"{HEAD}{to_toml(document)}".encode(), 0o644)

@@ -53,6 +53,7 @@ def plan_of(router: I2pdRouter, port: int, admin_port: int) -> MemberPlan:
         endpoint=f"i2p://{router.address_of_tunnel}:27150",
         listen=f"i2p://127.0.0.1:{port}",
         admin_url=f"https://127.0.0.1:{admin_port}",
+        proxy=router.proxy,
         router={
             "plugin": "i2pcontrol",
             "url": router.url,
@@ -71,11 +72,6 @@ def sides_of(routers: Sequence[I2pdRouter]) -> dict[int, Side]:
         proxy = int(router.proxy.rpartition(":")[2])
         found[number] = Side(f"{router.address_of_tunnel}:27150", port, proxy, python)
     return found
-
-
-def name_proxy(directory: Path, router: I2pdRouter) -> None:
-    with (directory / "garlicfarm.toml").open("a") as file:
-        file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
 
 
 class Unreached(Exception):
@@ -227,7 +223,8 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter, sides: Ma
             await check_routers(sides)
     if done.returncode:
         raise AssertionError(f"node join ended with {done.returncode}: {done.stderr.decode()}")
-    name_proxy(joined, router)
+    with (joined / "garlicfarm.toml").open("a") as file:
+        file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
     farm.nodes[JOINING] = NodeProcess(JOINING, joined)
     await farm.start(JOINING)
 
@@ -240,10 +237,7 @@ async def main(directory: Path, *, with_spark: bool) -> None:
         async with i2pd_network(directory / "routers", [behind_tunnel(port) for port in PORTS]) as routers:
             report.tell("routers", count=len(routers))
             members = {i + 1: plan_of(routers[i], PORTS[i], ADMIN_PORTS[i]) for i in range(3)}
-            async with process_farm(directory / "farm", members, plan, start=False) as farm:
-                for node in farm.nodes.values():
-                    name_proxy(node.directory, routers[node.id - 1])
-                    await farm.start(node.id)
+            async with process_farm(directory / "farm", members, plan) as farm:
                 spark = rank_process(directory / "rank", farm) if with_spark else nullcontext()
                 async with spark as rank:
                     await live(farm, directory, routers, report, rank)

@@ -55,7 +55,6 @@ from tests.i2p.farm_over_i2p import (
     Unreached,
     behind_tunnel,
     check_routers,
-    name_proxy,
     plan_of,
     sides_of,
 )
@@ -244,8 +243,6 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
             members[node_id] = msgspec.structs.replace(plan_, admin_url=f"https://{router.address}:27151")
         places = {node_id: router.place for node_id, router in zip(NODES, routers, strict=False)}
         async with process_farm(directory / "farm", members, plan, places=places, start=False) as farm:
-            for node in farm.nodes.values():
-                name_proxy(node.directory, routers[node.id - 1])
             soak = Soak(act, farm, directory, routers)
             async with soak.client(soak_client.__name__, WRITERS, PAUSE_S):
                 await soak.begin(sides_of(routers[: len(NODES)]))

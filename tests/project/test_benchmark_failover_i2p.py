@@ -12,6 +12,7 @@ from benchmarks.failover_i2p import (
     Outage,
     PublisherWatch,
     Run,
+    cases_of,
     longest_gap,
     lost_at_each,
     missed,
@@ -20,7 +21,13 @@ from garlicfarm.lab.site import Fetch
 
 
 def runs(
-    case: Case, answered_s: Sequence[float | None], *, lost: int = 0, publishing_s: float | None = 2.0
+    case: Case,
+    answered_s: Sequence[float | None],
+    *,
+    lost: int = 0,
+    publishing_s: float | None = 2.0,
+    lease_s: float = 5.0,
+    led: bool = False,
 ) -> list[Run]:
     return [
         Run(
@@ -29,6 +36,8 @@ def runs(
             publishing_s=publishing_s,
             had_two_publishers=False,
             load=0.0,
+            lease_s=lease_s,
+            led=led,
         )
         for each in answered_s
     ]
@@ -72,6 +81,34 @@ def test_dead_machine_is_replaced_within_seconds_where_leases_are_fast(fault: st
     case = Case("i2cp-fast", fault, 0)
     assert missed({case: runs(case, [9.0])}, 1) == []
     assert missed({case: runs(case, [9.1])}, 1) == [f"{case}: p50 9.1 s, at most 9 s"]
+
+
+@pytest.mark.parametrize(("way", "most"), [("i2cp-fast-inside", 1.0), ("i2cp-inside", 15.0)])
+@pytest.mark.parametrize("lease_s", [60.0, 120.0])
+def test_dead_machine_inside_i2p_is_replaced_within_a_lease(way: str, most: float, lease_s: float) -> None:
+    case = Case(way, "machine", 0)
+    leaders = runs(case, [lease_s + 90.0] * 3, lease_s=lease_s, led=True)
+    others = runs(case, [lease_s + most], lease_s=lease_s)
+    assert missed({case: [*leaders, *others]}, 4) == []
+    assert missed({case: leaders}, 3) == []
+    others = runs(case, [lease_s + most + 0.1], lease_s=lease_s)
+    found = f"{case}: p50 {most + 0.1:.1f} s beyond the lease, at most {most:.0f} s"
+    assert missed({case: [*leaders, *others]}, 4) == [found]
+
+
+def test_node_inside_i2p_whose_router_died_cannot_say_so() -> None:
+    case = Case("i2cp-inside", "router", 0)
+    assert missed({case: runs(case, [65.0], publishing_s=60.0, lease_s=60.0)}, 1) == []
+
+
+def test_cases_are_those_that_the_way_has() -> None:
+    found = cases_of(["naive", "i2cp", "i2cp-inside"], ["router", "farm-link"], [0])
+    assert {(case.way, case.fault) for case in found} == {
+        ("naive", "router"),
+        ("i2cp", "router"),
+        ("i2cp", "farm-link"),
+        ("i2cp-inside", "router"),
+    }
 
 
 def test_move_takes_the_client_that_knew_the_service_elsewhere() -> None:

@@ -65,9 +65,9 @@ def test_change_before_the_first_entry_of_the_term_is_applied_is_one_of_a_new_le
         player.accept(peer=peer)
     assert player.node.status().commit > player.node.status().applied
     change = ConfChange(Change.REMOVE, server(3))
-    player.node.check_conf_change(change)
     with pytest.raises(ProposalDropped, match=Refusal.NOTHING_COMMITTED_YET):
         player.node.propose_conf_change(change, 7)
+    player.node.check_conf_change(change)
     player.sync()
     player.change(Change.REMOVE, 3)
 

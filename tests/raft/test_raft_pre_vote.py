@@ -303,3 +303,38 @@ def test_poll_won_at_once_is_no_word_of_a_term_that_a_crash_may_forget() -> None
     assert [request.type for _, _, request in player.requests] == [POLL]
     player.crash()
     assert player.node.term == 0
+
+
+def test_what_a_candidate_asks_in_vain_is_asked_again_once_the_peer_is_connected() -> None:
+    """Between followers a path may break unnoticed: it shows when the leader is dead."""
+    player = Player(extensions=ALL)
+
+    def asked(peer: int) -> list[tuple[MessageType, int]]:
+        player.node.set_extensions(peer, ALL)
+        player.turn()
+        return [(request.type, request.term) for _, _, request in player.requests]
+
+    player.wait(100)
+    assert asked(2) == [(POLL, 1)] * 2, "what is under way is not asked again"
+    player.lose()
+    assert asked(3) == [(POLL, 1)]
+    assert asked(3) == [(POLL, 1)]
+    player.accept()
+    assert asked(3) == [(VOTE, 1)] * 2
+    player.lose()
+    assert asked(2) == [(VOTE, 1)]
+    player.accept()
+    assert player.node.role is Role.LEADER
+
+
+def test_poll_that_got_no_answer_is_not_followed_by_a_vote_of_its_own() -> None:
+    player = Player(extensions=ALL)
+    player.wait(100)
+    player.lose(2)
+    player.accept(peer=3)
+    assert player.node.term == 1
+    votes = player.sent()
+    player.node.set_extensions(2, ALL)
+    player.turn()
+    assert [request.type for _, _, request in votes] == [VOTE] * 2
+    assert player.sent() == []
