@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,7 +31,7 @@ from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.answering import answer_tests
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
-from garlicfarm_plugin_i2pcontrol.measurement import SPARES, Spares, measure
+from garlicfarm_plugin_i2pcontrol.measurement import measure
 
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
@@ -119,16 +119,6 @@ class I2PControlRouter(Router):
         if problems:
             raise ConfigError(problems)
         self._client = I2PControlClient(url, password, config.pin)
-        self._spares: Spares | None = None  # while it is entered
-
-    async def __aenter__(self) -> Self:
-        self._spares = None if self._sam is None else Spares(self._sam, self.config.hops, SPARES)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._spares is not None:
-            self._spares.close()
-        self._spares = None
 
     async def get_local_router_status(self) -> RouterStatus:
         status = router_status(
@@ -146,7 +136,7 @@ class I2PControlRouter(Router):
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         if self._sam is None:
             raise NotSupported("I2PControl measures no others; with router.sam, the router's SAM does")
-        return await measure(self._spares or Spares(self._sam, self.config.hops), master_or_leaf)
+        return await measure(self._sam, master_or_leaf, self.config.hops)
 
     @property
     def measures_served(self) -> bool:

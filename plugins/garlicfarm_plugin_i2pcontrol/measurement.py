@@ -1,9 +1,7 @@
 """Measures a remote destination through the router's SAM, as a client of its service would find it.
 
 Each measurement has a session of its own, with a destination made for it, so the router has to fetch the
-LeaseSet anew: i2pd answers NAMING LOOKUP from what it has ever found. A session takes up to 20 s until it has
-tunnels, too long where a member is to find out soon whether a service has failed (D25). So the next ones are
-begun with each measurement (`Spares`). i2pd also reports a stream as open as
+LeaseSet anew: i2pd answers NAMING LOOKUP from what it has ever found. i2pd also reports a stream as open as
 soon as it has the LeaseSet, whether or not anything answers. Only a byte from the service shows that it does,
 so this asks it for one: ``HEAD / HTTP/1.1``.
 """
@@ -22,79 +20,30 @@ from garlicfarm.router import ConnectTest, RemoteStatus
 from garlicfarm.transport import Endpoint
 
 ANSWER_TIMEOUT_S = 15.0
-SPARES = 2
-"""sessions that are kept ready: for remote sensing, and for tests of the publisher's service"""
 UNREACHABLE = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT"})
 
 
-class Spares:
-    """Sessions that were begun in advance, the oldest first; none has been used. Without ``count``, none."""
-
-    def __init__(self, sam: Endpoint, hops: int, count: int = 0) -> None:
-        self._sam = sam
-        self._options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
-        self._count = count
-        self._sessions: list[SamSession] = []
-
-    async def take(self) -> SamSession:
-        """A session that is ready; `SamSession.close` it. Raises as `SamSession` does."""
-        session = self._sessions.pop(0) if self._sessions else None
-        if session is not None:
-            try:
-                await self._begin_more()
-                await session.wait_ready()
-                return session
-            except UnreachableError:  # the router was restarted
-                session.close()
-                self.close()
-            except BaseException:
-                session.close()
-                raise
-        session = await self._begin()
-        try:
-            await self._begin_more()
-            await session.wait_ready()
-        except BaseException:
-            session.close()
-            raise
-        return session
-
-    def close(self) -> None:
-        """End them all. May be called again."""
-        for session in self._sessions:
-            session.close()
-        self._sessions.clear()
-
-    async def _begin_more(self) -> None:
-        while len(self._sessions) < self._count:
-            self._sessions.append(await self._begin())
-
-    async def _begin(self) -> SamSession:
-        session = SamSession(self._sam, None, self._options)
-        await session.open()
-        return session
-
-
-async def measure(spares: Spares, hash_: bytes) -> RemoteStatus:
+async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     """Look up the destination with this 32-byte hash, connect to it, and ask for a byte.
 
     ``fetch_time_ms``: until the router had its LeaseSet (i2pd), or had also connected (Java I2P); None if it
     found none. The connection test succeeds with the first byte from the service, and fails if there is no
-    LeaseSet, no answer within 15 s, or only the end of the stream.
+    LeaseSet, no answer within 15 s, or only the end of the stream. ``hops``: of the session's tunnels.
 
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
     try:
-        return await _measure(spares, hash_)
+        return await _measure(sam, hash_, hops)
     except (UnreachableError, RemoteProtocolError) as error:
         raise RouterError(str(error)) from error
 
 
-async def _measure(spares: Spares, hash_: bytes) -> RemoteStatus:
+async def _measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
-    session = await spares.take()
-    try:
+    options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
+    async with SamSession(sam, None, options) as session:
+        await session.wait_ready()
         begun = trio.current_time()
         fetched_ms = None
         is_reached = False
@@ -109,8 +58,6 @@ async def _measure(spares: Spares, hash_: bytes) -> RemoteStatus:
             tested_ms = _ms_since(begun)
         test = ConnectTest(ms=tested_ms, ok=is_reached)
         return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
-    finally:
-        session.close()
 
 
 async def _answers(stream: trio.SocketStream, address: str) -> bool:

@@ -123,29 +123,3 @@ async def test_router_without_sam_measures_nothing(make, closed_port: int) -> No
 def test_sam_that_is_not_on_loopback_is_refused(make, address: str) -> None:
     with pytest.raises(ConfigError, match=r"router\.sam: "):
         make(sam=address)
-
-
-async def test_router_that_is_entered_begins_the_next_sessions_with_a_measurement(
-    sam: SamRouter, make
-) -> None:
-    async with make(sam=sam.address) as router:
-        await router.get_remote_measured_status(HASH)
-        assert len(sam.told("SESSION CREATE")) == 1 + measurement.SPARES
-        first = sam.told("STREAM CONNECT")[0]["ID"]
-        await router.get_remote_measured_status(HASH)
-        assert len(sam.told("SESSION CREATE")) == 2 + measurement.SPARES
-        used = [told["ID"] for told in sam.told("STREAM CONNECT")]
-        created = [told["ID"] for told in sam.told("SESSION CREATE")]
-        assert used == [first, created[1]]  # each has a session of its own, begun before
-    while sam.sessions:
-        await sam.changed.wait()
-
-
-async def test_sessions_that_a_restarted_router_has_ended_are_replaced(sam: SamRouter, make) -> None:
-    async with make(sam=sam.address) as router:
-        await router.get_remote_measured_status(HASH)
-        sam.cut()
-        while sam.sessions:
-            await sam.changed.wait()
-        found = await router.get_remote_measured_status(HASH)
-        assert found.connect_test.ok
