@@ -266,7 +266,8 @@ class Leader:
 
     def is_joiner_request(self, seq: int) -> bool:
         """Whether ``seq`` is a request that brings in a server which is no member yet."""
-        return self._conf_change.joiner is not None and self._conf_change.joiner.seq == seq
+        joiner = self._conf_change.joiner
+        return joiner is not None and 0 != joiner.seq == seq
 
     def step_response(self, seq: int, response: Response) -> None:
         """Take an answer that names no later term, unless its sender is no member yet."""

@@ -12,7 +12,7 @@ from garlicfarm.raft import Change, Role
 from garlicfarm.raft.joiner import MAX_ROUNDS
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import decode_log_pack, encode_configuration
-from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration, leader_of
 
 
@@ -365,6 +365,15 @@ def test_server_that_refuses_a_pack_and_names_more_than_there_is_does_not_end_th
     assert player.node.role is Role.LEADER
     ((_, _, request),) = player.sent(4)
     assert request.last_log_index == player.commit
+
+
+def test_answer_to_no_request_is_not_one_of_a_server_that_joins() -> None:
+    player = Player(members=(1,)).lead()
+    player.add(4)
+    ((_, seq, request),) = player.sent(4)
+    player.answer(seq, request, accepted=True)
+    player.hear(0, Response(MessageType.SYNC_LOG_RESPONSE, 4, 1, 1, 2, True))
+    assert player.node.role is Role.LEADER
 
 
 def test_packs_carry_what_is_committed_and_nothing_else() -> None:

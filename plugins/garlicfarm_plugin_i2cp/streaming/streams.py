@@ -468,4 +468,4 @@ def _expected(packet: Packet) -> int:
     """The sequence number of ours that the sender of ``packet`` waits for."""
     if packet.flags & (SYNCHRONIZE | NO_ACK):
         return 0
-    return packet.nacks[0] if packet.nacks else packet.ack_through + 1
+    return packet.nacks[0] if packet.nacks else min(packet.ack_through + 1, 0xFFFF_FFFF)

@@ -205,6 +205,13 @@ def test_packet_for_no_stream_is_refused(play: Play, stream: Stream) -> None:
     assert stream.read(10) == b""
 
 
+def test_packet_after_a_reset_may_acknowledge_all_there_can_be(play: Play, stream: Stream) -> None:
+    stream.reset()
+    play.after(0.0)
+    (answer,) = play.give(to(stream, 1, 2**32 - 1, data=b"x"))
+    assert answer.flags & RESET
+
+
 def test_data_without_our_id_is_refused_where_two_peers_use_the_same(play: Play) -> None:
     play.open()
     assert play.give(Packet(0, PEER_ID, 1, 0, flags=NO_ACK, data=b"one")) == []
