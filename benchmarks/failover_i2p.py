@@ -23,8 +23,8 @@ The faults:
   nodes in turn, this one first; each waits until the farm is healthy and has served a client for 10 s more.
 * ``leader``: the leader's node is killed and stays away; before that, the one that serves hands the
   leadership over if it has it.
-* ``machine``: both links of the machine are cut; ``i2p-link``: only that to the routers; ``farm-link``: only
-  that to the nodes, for 3 s.
+* ``machine``: both links of the machine are cut; ``farm-link``: only that to the nodes, for 3 s;
+  ``i2p-link``: only that to the routers, which the others find as they test what it serves (D25).
 
 Four clients, each behind a router of its own: one ``knew`` the service when the fault struck; one is ``new``
 and asks for the first time then; one asks for the first time ``soon``, 45 s later; one asks ``later``, after
@@ -99,6 +99,8 @@ ASK_EACH_S = 0.5
 SERVED_S = 300.0
 LEASE_FALLS_S = 1_800.0
 STEADY_S = 30.0
+SENSED_S = 75.0
+"""The same where the nodes test each other's services: no test counts in the first minute (D25)."""
 REST_S = 10.0
 """Longer than a client waits for an answer."""
 UNIT_STARTS_AGAIN_S = 0.5
@@ -239,6 +241,7 @@ async def served(
             interval_ms=interval_ms,
             wires=wires,
             inside=inside,
+            senses=FAULTS[case.fault].senses,
         ) as made:
             yield made
 
@@ -346,11 +349,13 @@ class Machines:
 
 
 class Fault(NamedTuple):
-    """``strikes``: how many nodes, one after the other. ``may_go_on``: whether the same node may serve on."""
+    """``strikes``: how many nodes, one after the other. ``may_go_on``: whether the same node may serve on.
+    ``senses``: whether the nodes test what the others publish."""
 
     strike: Callable[[Machines, int], Awaitable[None]]
     strikes: int = 1
     may_go_on: bool = False
+    senses: bool = False
 
 
 FAULTS = {
@@ -363,7 +368,7 @@ FAULTS = {
     "restarted": Fault(Machines.restart, may_go_on=True),
     "leader": Fault(Machines.kill_leader, may_go_on=True),
     "machine": Fault(Machines.cut),
-    "i2p-link": Fault(Machines.cut_i2p),
+    "i2p-link": Fault(Machines.cut_i2p, senses=True),
     "farm-link": Fault(Machines.cut_farm_briefly, may_go_on=True),
 }
 
@@ -419,7 +424,7 @@ async def measured(case: Case, machines: Machines, watch_s: float, lease_s: floa
             nursery.start_soon(publishers.run, farm)
         with trio.fail_after(SERVED_S):
             await knew.wait_answered()
-            await trio.sleep(STEADY_S)
+            await trio.sleep(SENSED_S if fault.senses else STEADY_S)
             victim = service.router_of(await knew.wait_answered())
         led = farm is not None and await machines.leads(victim)
         struck_s = [trio.current_time()]

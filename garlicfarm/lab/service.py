@@ -83,6 +83,7 @@ async def i2cp_service(
     interval_ms: int = INTERVAL_MS,
     wires: Network | None = None,
     inside: bool = False,
+    senses: bool = False,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
@@ -90,13 +91,13 @@ async def i2cp_service(
     ``interval_ms``: how often the nodes post their statuses. ``wires``: with `I2P_LINK` and `FARM_LINK`; each
     node and its router, and each other router, then has a host of its own, and the farm has the preset's
     timings. ``inside``: with wires, of which it needs `I2P_LINK` only: the nodes reach each other through
-    their routers, by the preset ``i2p``."""
+    their routers, by the preset ``i2p``. ``senses``: they test what the others publish (D25)."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
-    server = server_plan(has_i2cp=True)
-    made = elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires, inside)
+    server = server_plan(has_i2cp=True, has_sam=senses)
+    made = elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires, inside, senses)
     async with made as running:
         yield running
 
@@ -112,6 +113,7 @@ async def elected_service(
     interval_ms: int = INTERVAL_MS,
     wires: Network | None = None,
     inside: bool = False,
+    senses: bool = False,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
@@ -133,7 +135,7 @@ async def elected_service(
                 endpoint=inside_i2p if inside else f"ssl://{host}:{port}",
                 admin_url=f"https://{router.address if wires else host}:0",
                 proxy=router.proxy,
-                router=router_table(router),
+                router=router_table(router) | ({"sam": router.sam, "hops": hops} if senses else {}),
                 leaves=(encode(router.leaf),),
                 publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
             )
@@ -175,7 +177,7 @@ async def service_network(
         yield Service(network, b32_address(destination), client_ids)
 
 
-def router_table(router: I2pdRouter) -> dict[str, str]:
+def router_table(router: I2pdRouter) -> dict[str, Any]:
     """The table ``[farm.router]`` of the node beside a router."""
     password_file = str(router.password_file)
     return {"plugin": "i2pcontrol", "url": router.url, "password_file": password_file, "pin": router.pin}

@@ -4,7 +4,8 @@ A *test* asks a destination through this member's own router whether it answers.
 are tested in turn, one a minute while they answer, one every 10 s while they do not. In the meantime
 *controls* are tested, too: destinations of other members, one after the other until one answers. Without a
 control this member cannot know whether it is the publisher's router that has lost I2P or its own, and its
-word counts for nothing.
+word counts for nothing. Nor can it tell a service that has failed from one that answers no tests, before one
+has been answered: until then, failed tests are none.
 
 It is told the publisher's *turn* with each step, says which test to carry out (`Sensing.probe`), is told what
 came of it, and says what the next status reports (`Sensing.report`). Times are ms of a clock that counts
@@ -75,11 +76,12 @@ class _Found(msgspec.Struct, kw_only=True):
 
 class Sensing:
     """``probe``: the test to carry out now. ``changes``: how often it has changed within a turn whether what
-    is reported counts against the publisher."""
+    is reported counts against the publisher. ``can_judge``: a leaf has answered, of whatever publisher."""
 
     def __init__(self) -> None:
         self.probe: Probe | None = None
         self.changes = 0
+        self.can_judge = False
         self._number = 0
         self._turn: Turn | None = None
         self._found = _Found(began_ms=0, leaf_due_ms=0, control_again_ms=0)
@@ -147,12 +149,13 @@ class Sensing:
     def _on_leaf(self, probe: Probe, answered: bool | None) -> None:
         found = self._found
         if answered:
+            self.can_judge = True
             found.failed, found.is_failing = 0, False
         elif answered is False:
-            found.is_failing = True
+            found.is_failing = self.can_judge
             found.leaf += 1
             again_ms = 0 if found.counted_ms is None else found.counted_ms + AGAIN_MS
-            if probe.begun_ms >= max(found.began_ms + GRACE_MS, again_ms):
+            if self.can_judge and probe.begun_ms >= max(found.began_ms + GRACE_MS, again_ms):
                 found.counted_ms = probe.begun_ms
                 found.failed = min((found.failed or 0) + 1, _MOST_FAILED)
         found.leaf_due_ms = probe.begun_ms + (AGAIN_MS if found.is_failing else PERIOD_MS)

@@ -119,12 +119,20 @@ def test_member_whose_router_serves_the_service_itself_reports_nothing() -> None
     assert (member.tested, [*filter(None, member.outside)]) == ([], [])
 
 
+def test_service_that_answers_no_tests_keeps_its_publisher() -> None:
+    member = Member(named_1(level=3))
+    member.down = {HASHES[1]}
+    member.run(300)
+    assert not any(member.outside)
+
+
 def test_control_is_what_another_member_names_where_all_serve_one_destination() -> None:
     log = LeaseLog(1, 2, 3, level=3)
     for one in (1, 2, 3):
         log.post(one, 0, headroom=90 // one, leaves=(1,), publishing=False, control=encode(BEACON))
     log.post(1, 1, headroom=90, leaves=(1,), publishing=True)
     member = Member(log)
+    member.run(1)
     member.down = {HASHES[1]}
     member.run(100)
     assert {*member.tested} == {HASHES[1], BEACON}

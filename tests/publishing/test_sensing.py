@@ -21,6 +21,7 @@ class Bench:
 
     def __init__(self, answers: Answers, turn: Turn | None = ONE, test_s: float = 1) -> None:
         self.sensing = Sensing()
+        self.sensing.can_judge = True
         self.answers, self.turn, self.test_s = answers, turn, test_s
         self.now_ms = 0
         self.tested: list[tuple[float, bytes]] = []
@@ -52,6 +53,18 @@ def test_service_that_answers_is_tested_once_a_minute_and_nothing_else_is() -> N
     assert bench.run(300) == OutsideReport(publisher=2, since=7, failed=0)
     assert bench.tested == [(60 * minute, LEAF) for minute in range(5)]
     assert bench.sensing.changes == 0
+
+
+def test_service_that_has_never_answered_is_not_judged() -> None:
+    """It may be one that waits for something else than a test."""
+    bench = Bench(lambda hash_, now_s: hash_ != LEAF or now_s == 300)
+    bench.sensing.can_judge = False
+    assert bench.run(299) is None
+    assert bench.tested == [(60 * minute, LEAF) for minute in range(5)]
+    assert bench.run(350) == OutsideReport(publisher=2, since=7, failed=0)
+    report = bench.run(400)
+    assert report is not None
+    assert fails(report)
 
 
 def test_service_that_does_not_answer_is_tested_every_10_s_with_a_control_each_half_minute() -> None:

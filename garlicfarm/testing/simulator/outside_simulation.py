@@ -163,9 +163,15 @@ class OutsideSimulation(PublisherSimulation):
         is_alone = self.liar is not None and len(honest) < 2  # has no control but the liar
         if not are_most(len(honest), len(current)) or is_alone or not self._others(member):
             return
+        intervals = 10 + -(-LEFT_MS // self.setting.interval_ms)
+        sensing = [self.processes[one].core.sensing for one in honest]
+        self._wait(
+            "the others know that it answers", intervals, lambda: all(one.can_judge for one in sensing)
+        )
+        if self._publishing() is not member:
+            return
         self._own.choice((self._isolated, self._unserved)).add(member.id)
         self.counts["lost_i2p"] += 1
-        intervals = 10 + -(-LEFT_MS // self.setting.interval_ms)
         self._wait("another publishes in place of one that is not reached", intervals, self._another(member))
 
     def _lose_all(self) -> None:

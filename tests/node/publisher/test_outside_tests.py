@@ -113,8 +113,10 @@ async def test_status_says_that_the_service_answers_and_shows_what_was_measured(
 async def test_service_that_does_not_answer_is_reported_with_the_control_that_did(
     farm: FakeContext, autojump_clock: Clock
 ) -> None:
-    router_of(farm).down = {LEAF}
-    await run_for(95, farm)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, 95, farm)
+        await trio.sleep(5)
+        router_of(farm).down = {LEAF}
     assert reports(farm)[-1] == {
         "publisher": 2,
         "since": farm.fold.due_since,
