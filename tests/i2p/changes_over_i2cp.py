@@ -151,8 +151,12 @@ class Looks:
 
     def tell_namings(self) -> None:
         for index, member in sorted(self.namings.items()):
-            before = [at_s for at_s, applied in self.applied[member] if applied < index]
-            tell("naming", index=index, member=member, not_before_s=max(before, default=0.0))
+            not_before_s = 0.0
+            for at_s, applied in self.applied[member]:
+                if applied >= index:  # a process that is started again begins with less once more
+                    break
+                not_before_s = at_s
+            tell("naming", index=index, member=member, not_before_s=not_before_s)
 
 
 def _hash(router: I2pdRouter) -> bytes:
