@@ -349,7 +349,7 @@ def test_fold_and_naive_fold_have_the_same_bytes_over_long_logs_with_all_that_ha
     seen: Counter[str] = Counter()
     for seed in range(25):
         seen += Script(random.Random(seed), 130).run()
-    for seed in range(4):
+    for seed in range(8):
         seen += Script(random.Random(seed), 700, senses=True).run()
     assert {what for what in HAPPENS if not seen[what]} == set()
 
