@@ -88,6 +88,7 @@ class OutsideSimulation(PublisherSimulation):
         owner, is_leaf = _LEAVES.get(hash_) or _CONTROLS[hash_], hash_ in _LEAVES
         self.counts["tests"] += 1
         if member.id == self.liar and self.lie != "answers nobody":
+            self.processes[member.id].core.sensing.can_judge = True  # so it says
             return self._lie(owner)
         if member.id in self._blind:
             return None
