@@ -115,7 +115,6 @@ from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.troubles import Troubles
 from garlicfarm.wire.messages import Configuration
 
-_SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_AUTHORS = 1024
 
@@ -410,7 +409,7 @@ class PublisherFold(FarmQueries):
         if publisher.failures >= publisher.R:
             publisher.failures = 0
             least = publisher.sanction if self._state.outside else 0
-            publisher.sanction = max(_SANCTION_RS * publisher.R, least)
+            publisher.sanction = max(outside.BEHIND_RS * publisher.R, least)
 
     # Leases on heartbeats (point 8)
 

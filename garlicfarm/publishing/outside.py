@@ -16,7 +16,8 @@ from garlicfarm.publishing.fold_state import MAX_UNREACHED
 FAILED_TESTS = 3
 """in a row, for a member to say that it does not reach the service"""
 BEHIND_RS = 10
-"""so many times R statuses does a member that was found unreached rank behind all others, the first time"""
+"""so many times R statuses does a member rank behind all others that did not publish (point 5), or was found
+unreached the first time"""
 _LONGEST_MS = 3_600_000
 
 

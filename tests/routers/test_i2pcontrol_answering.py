@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -46,6 +47,24 @@ async def test_stream_that_asks_is_answered_until_the_router_plugin_is_told_to_e
         nursery.cancel_scope.cancel()
     assert router.control is None
     await wait_until(lambda: not sam.sessions)
+
+
+async def test_stream_beyond_the_most_is_closed_at_once(sam: SamRouter, make, monkeypatch) -> None:
+    monkeypatch.setattr(answering, "STREAM_TIMEOUT_S", math.inf)  # it waits for none of the others
+    router = make(sam=sam.address)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.answer_tests)
+        await wait_until(lambda: router.control is not None)
+        port = int(sam.told("STREAM FORWARD")[0]["PORT"])
+        held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(answering.MAX_STREAMS)]
+        for stream in held:
+            await stream.send_all(b"HEAD / HTTP/1.1\r\n\r\n")
+            assert await stream.receive_some() == answering.ANSWER
+        async with await trio.open_tcp_stream("127.0.0.1", port) as beyond:
+            assert await beyond.receive_some() == b""
+        for stream in held:
+            await stream.aclose()
+        nursery.cancel_scope.cancel()
 
 
 async def test_session_that_ends_or_is_refused_ends_it_with_the_cause(sam: SamRouter, make) -> None:
