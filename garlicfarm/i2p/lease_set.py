@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, signer
+from garlicfarm.i2p.signing import SIGNATURE_BYTES
 
 MAX_LEASES = 16
 
@@ -37,7 +38,6 @@ _BEFORE_KEY = bytes.fromhex("0000 01 0004 0020")
 _KEY_BYTES = 32
 _FLAGS_LEASE_SET_2 = b"\0\0\3"
 _FLAG_OFFLINE = 1
-_SIGNATURE_BYTES = 64
 _TYPE_LEASE_SET_2 = b"\x03"
 _TYPE_META = b"\x07"
 
@@ -112,7 +112,7 @@ def decode_meta_lease_set(data: bytes) -> MetaLeaseSet:
             raise ValueError("an entry does not name a LeaseSet2")
         leases.append(MetaLease(hash_, cost, end_date))
     revocations = reader.number(1)
-    reader.take(_SIGNATURE_BYTES)
+    reader.take(SIGNATURE_BYTES)
     if options or revocations or not reader.is_at_end:
         raise ValueError("it has options, revocations or bytes after its end")
     return MetaLeaseSet(
@@ -155,7 +155,7 @@ def decode_lease_set(data: bytes) -> LeaseSet:
     encryption_key = reader.take(_KEY_BYTES)
     count = _at_most(MAX_LEASES, reader.number(1))
     leases = tuple(Lease(*_LEASE.unpack(reader.take(_LEASE.size))) for _ in range(count))
-    reader.take(_SIGNATURE_BYTES)
+    reader.take(SIGNATURE_BYTES)
     if not reader.is_at_end:
         raise ValueError("it has bytes after its end")
     return LeaseSet(
@@ -229,7 +229,7 @@ def _at_most(limit: int, count: int) -> int:
 
 def _verify(read: MetaLeaseSet | LeaseSet, kind: bytes, data: bytes, now_s: int) -> None:
     key = signer(read.destination, read.offline)
-    check_signature(key, data[-_SIGNATURE_BYTES:], kind + data[:-_SIGNATURE_BYTES])
+    key.check(data[-SIGNATURE_BYTES:], kind + data[:-SIGNATURE_BYTES])
     if read.offline is not None and read.offline.expires_s <= now_s:
         raise ValueError("its transient key has expired")
     if read.published_s + read.expires_s <= now_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.offline_signature import OfflineSignature
+from garlicfarm.i2p.signing import P256, public_key
 
 U16 = st.integers(0, 2**16 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -27,10 +29,26 @@ def long_term(seed: bytes, filler: bytes = bytes(FILLER_BYTES)) -> DestinationKe
     return DestinationKeys(destination=make_destination(public(seed), filler), seed=seed)
 
 
+def destination_of(kind: int, key: bytes) -> bytes:
+    """A destination with a public key of this type."""
+    field = key[:128].rjust(128, b"f")
+    extra = key[128:]
+    return bytes(256) + field + struct.pack(">BHHH", 5, 4 + len(extra), kind, 0) + extra
+
+
+def ecdsa_keys(number: int) -> DestinationKeys:
+    """Long-term keys of type 1."""
+    seed = number.to_bytes(32, "big")
+    return DestinationKeys(destination=destination_of(P256, public_key(P256, seed)), seed=seed)
+
+
 @st.composite
 def all_keys(draw: st.DrawFn, expires_s: int = NEVER_S) -> DestinationKeys:
     """Long-term keys, or a bundle."""
-    keys = long_term(draw(SEEDS), draw(st.binary(min_size=FILLER_BYTES, max_size=FILLER_BYTES)))
+    fillers = st.binary(min_size=FILLER_BYTES, max_size=FILLER_BYTES)
+    keys = draw(
+        st.one_of(st.builds(long_term, SEEDS, fillers), st.builds(ecdsa_keys, st.integers(1, 2**250)))
+    )
     if draw(st.booleans()):
         return keys
     node = draw(st.integers(1, 2**31 - 1))

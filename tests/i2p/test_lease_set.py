@@ -153,7 +153,7 @@ def test_decoders_of_lease_sets_raise_nothing_else(data: bytes) -> None:
 def test_ordinary_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(made, bit):
     lease_set, keys = made
     data = encode_lease_set(lease_set, keys.sign)
-    assert data == layout_of(keys, lease_set)
+    assert data[:-64] == layout_of(keys, lease_set)[:-64]
     assert len(data) == 503 + 40 * len(lease_set.leases) + (102 if keys.offline else 0)
     assert decode_lease_set(data) == lease_set
     assert verify_lease_set(data, 0) == lease_set
@@ -223,7 +223,7 @@ ORDINARY = [
 def test_lease_set_that_cannot_be_written_is_refused(
     lease_set: Any, encode_it: Callable[..., bytes], change: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not of type 7|has 32 bytes"):
+    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|of type 0|has 32 bytes"):
         encode_it(msgspec.structs.replace(lease_set, **change), long_term(SEED).sign)
 
 
