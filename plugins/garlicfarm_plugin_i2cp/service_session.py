@@ -51,7 +51,14 @@ from garlicfarm.i2p.i2cp import (
     encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
-from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.i2p.lease_set import (
+    X25519,
+    EncryptionKey,
+    Lease,
+    LeaseSet,
+    encode_lease_set,
+    verify_lease_set,
+)
 from garlicfarm.publisher import Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
@@ -379,7 +386,7 @@ class ServiceSession:
             destination=keys.destination,
             published_s=published_s,
             expires_s=plan.header_s,
-            encryption_key=self._private_key.public_key().public_bytes_raw(),
+            encryption_keys=(EncryptionKey(X25519, self._private_key.public_key().public_bytes_raw()),),
             leases=self._leases(now_s),
             offline=keys.offline,
         )

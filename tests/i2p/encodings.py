@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
+from garlicfarm.i2p.lease_set import X25519, EncryptionKey, Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.offline_signature import OfflineSignature
 from garlicfarm.i2p.signing import P256, public_key
 
@@ -69,7 +69,7 @@ def lease_set_2(
         destination=keys.destination,
         published_s=published_s,
         expires_s=expires_s,
-        encryption_key=bytes(32),
+        encryption_keys=(EncryptionKey(X25519, bytes(32)),),
         leases=tuple(Lease(bytes(32), 0, end_s) for end_s in ends_s),
         offline=offline,
     )
@@ -77,11 +77,14 @@ def lease_set_2(
 
 
 def layout_of(keys: DestinationKeys, lease_set: LeaseSet) -> bytes:
-    """The specification's layout once more: a signed LeaseSet2 with one X25519 key."""
+    """The specification's layout once more: a signed LeaseSet2."""
     body = keys.destination + lease_set.published_s.to_bytes(4, "big")
     body += lease_set.expires_s.to_bytes(2, "big")
     body += b"\0\1" + lease_set.offline.encode() if lease_set.offline else b"\0\0"
-    body += bytes.fromhex("0000 01 0004 0020") + lease_set.encryption_key
+    body += len(lease_set.options).to_bytes(2, "big") + lease_set.options
+    body += len(lease_set.encryption_keys).to_bytes(1, "big")
+    for key in lease_set.encryption_keys:
+        body += key.type.to_bytes(2, "big") + len(key.key).to_bytes(2, "big") + key.key
     body += bytes([len(lease_set.leases)])
     for lease in lease_set.leases:
         body += lease.gateway + lease.tunnel.to_bytes(4, "big") + lease.end_s.to_bytes(4, "big")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import trio
 
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.i2p.lease_set import X25519, EncryptionKey, LeaseSet, encode_lease_set, verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import PublishOrder
@@ -109,7 +109,8 @@ class Bench(KeeperBench):
             destination=keys.destination,
             published_s=self.router_ms() // 1000 + later_s,
             expires_s=expires_s,
-            encryption_key=b"\x77" * 32,
+            encryption_keys=(EncryptionKey(6, b"\x66" * 32), EncryptionKey(X25519, b"\x77" * 32)),
+            options=b"\1a=\1b;",  # as another program's
             leases=(),
             offline=keys.offline,
         )
