@@ -38,12 +38,13 @@ LeaseSet; i2pd needs it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
+from garlicfarm.i2p.session_configuration import encode_mapping
 
 PROTOCOL_BYTE = b"\x2a"
 MAX_BODY_BYTES = 65_535
@@ -140,10 +141,11 @@ Message: TypeAlias = (
 )
 
 
-def encode_get_date(version: str) -> bytes:
-    """``version``: of I2CP, as ``0.9.57``. The router answers with SetDate, in the order of what it was
+def encode_get_date(version: str, options: Mapping[str, str] | None = None) -> bytes:
+    """``version``: of I2CP, as ``0.9.57``. ``options``: ``i2cp.username`` and ``i2cp.password``, where the
+    router asks for them. The router answers with SetDate, in the order of what it was
     sent: so the answer shows that it has read all that came before."""
-    return _encode(32, _encode_string(version))
+    return _encode(32, _encode_string(version) + (encode_mapping(options) if options else b""))
 
 
 def encode_get_bandwidth_limits() -> bytes:

@@ -39,7 +39,7 @@ def encode_session_configuration(
     of its argument by the long-term key. Raises `ValueError`: an option or the date cannot be written."""
     if not 0 <= now_ms < 2**64:
         raise ValueError("the date is outside of 64 bits")
-    body = destination + _encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
+    body = destination + encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
     return body + sign(body)
 
 
@@ -64,7 +64,8 @@ def verify_session_configuration(data: bytes) -> SessionConfiguration:
     return configuration
 
 
-def _encode_mapping(options: Mapping[str, str]) -> bytes:
+def encode_mapping(options: Mapping[str, str]) -> bytes:
+    """A Mapping. Raises `ValueError`: an option cannot be written."""
     pairs = b"".join(
         _encode_string(key) + b"=" + _encode_string(value) + b";" for key, value in sorted(options.items())
     )

@@ -18,6 +18,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         setting("What is published: the farm's Meta LeaseSet, or a service (target, keys)."),
     ] = "meta"
     address: Annotated[str, setting("The router's I2CP, HOST:PORT on loopback.")] = "127.0.0.1:7654"
+    user: Annotated[str, setting("Name for a router that asks for one (Java I2P); none by default.")] = ""
+    password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")] = ""
     hops: Annotated[Hops, setting("Length of the session's tunnels; with a bundle, the bundle's.")] = 3
     quantity: Annotated[Quantity, setting("Tunnels in each direction; with a bundle, the bundle's.")] = 2
     target: Annotated[str, setting("Mode service: where the service listens, HOST:PORT.")] = ""

@@ -22,6 +22,7 @@ from typing import NoReturn, Self
 import msgspec
 import trio
 
+from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import MAX_LEASES
@@ -54,7 +55,8 @@ class ServicePublisher(Publisher):
         super().__init__(config, base_dir, site)
         problems: list[str] = []
         try:
-            router = parse_address(config.address)
+            login = read_login(config.user, config.password_file, base_dir)
+            router = parse_address(config.address, login)
         except ConfigError as error:
             problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
