@@ -165,7 +165,8 @@ class Session:
                     case RequestLeaseSet(leases=leases):
                         private = self._private.private_bytes_raw()
                         lease_set = self._lease_set(leases)
-                        self._queue(encode_create_lease_set2(self._id, LEASE_SET_2, lease_set, private))
+                        keys = [EncryptionKey(X25519, private)]
+                        self._queue(encode_create_lease_set2(self._id, LEASE_SET_2, lease_set, keys))
                         self.published.set()
                     case MessagePayload(payload=payload):
                         self._on_payload(payload)

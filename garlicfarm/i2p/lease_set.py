@@ -33,8 +33,8 @@ from garlicfarm.i2p.signing import SIGNATURE_BYTES
 
 MAX_LEASES = 16
 MAX_KEYS = 16
-X25519 = 4
-"""Encryption type."""
+X25519, ML_KEM_768 = 4, 6
+"""Encryption types; the second is with X25519 together."""
 
 _HEADER = struct.Struct(">IHH")
 _META_LEASE = struct.Struct(">32s3sBI")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from garlicfarm.publisher import ClockReading
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
+_ML_KEM_SINCE = (9, 67)
 _MAX_DATE_MS = (1 << 63) - 1
 
 VERSION = "0.9.57"
@@ -36,14 +38,15 @@ class RouterAddress(msgspec.Struct, frozen=True):
 
 class Connection:
     """Messages over a stream. ``router``: its address, for errors. ``now_ms``: reads this node's wall clock,
-    ms since 1970. ``date``: the router's newest answer to GetDate. `send` and `receive` may be in use at the
-    same time, by one task each."""
+    ms since 1970. ``date``: the router's newest answer to GetDate; ``version``: of its I2P, by the first one.
+    `send` and `receive` may be in use at the same time, by one task each."""
 
     def __init__(self, stream: trio.abc.Stream, router: RouterAddress, now_ms: Callable[[], int]) -> None:
         self._stream = stream
         self.router = router.text
         self._greeting = GET_DATE if router.login is None else encode_get_date(VERSION, _words(router.login))
         self.date: ClockReading | None = None
+        self.version = ""
         self._now_ms = now_ms
         self._asked_ms: deque[int] = deque()  # for the date, unanswered: when
         self._decoder = MessageDecoder()
@@ -96,6 +99,7 @@ class Connection:
         if not isinstance(message, SetDate):
             raise PublisherError(f"the server at {self.router} does not speak I2CP: its answer has no date")
         self.check_clock(message)
+        self.version = message.version
         return message.date_ms
 
     def check_clock(self, message: SetDate) -> None:
@@ -152,6 +156,13 @@ def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddre
             ]
         )
     return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login)
+
+
+def has_ml_kem(version: str) -> bool:
+    """Whether a router of this version of I2P, as ``0.9.67``, can have encryption types with ML-KEM. i2pd
+    2.45 says its own version, ``2.45.1``."""
+    found = re.fullmatch(r"0\.(\d{1,4})\.(\d{1,4})", version)
+    return found is not None and (int(found[1]), int(found[2])) >= _ML_KEM_SINCE
 
 
 def _words(login: RouterLogin) -> dict[str, str]:

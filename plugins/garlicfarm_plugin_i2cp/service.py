@@ -25,7 +25,7 @@ import trio
 from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.i2p.lease_set import MAX_LEASES
+from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768, X25519
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -84,6 +84,7 @@ class ServicePublisher(Publisher):
             self._server,
             configuration=self._configuration,
             now_ms=_now_ms,
+            encryption=(ML_KEM_768, X25519) if config.encryption == "ml-kem" else (X25519,),
         )
         self._background = Background()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -42,7 +43,13 @@ class Bench(KeeperBench):
 
     keeper: ServiceKeeper
 
-    def __init__(self, nursery: trio.Nursery, keys: ServiceKeys, plan: LeasePlan) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        keys: ServiceKeys,
+        plan: LeasePlan,
+        encryption: Sequence[int] = (X25519,),
+    ) -> None:
         super().__init__(nursery)
         self.keys = keys
         self.payloads: list[bytes] = []
@@ -53,7 +60,10 @@ class Bench(KeeperBench):
         self.handed_over_at: list[float] = []
         """When it said that the clients have a successor; emptied when it took them back."""
         self.keeper = ServiceKeeper(
-            self.address, keys, plan, self, configuration=self.configuration, now_ms=self.now_ms
+            *(self.address, keys, plan, self),
+            configuration=self.configuration,
+            now_ms=self.now_ms,
+            encryption=encryption,
         )
 
     def on_payload(self, payload: bytes) -> None:
