@@ -37,7 +37,7 @@ from garlicfarm.i2p.i2cp import (
     encode_send_message,
 )
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
+from garlicfarm.i2p.lease_set import X25519, EncryptionKey, Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.session_options import session_options
 from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network, reexec_in_private_network
 from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
@@ -165,7 +165,8 @@ class Session:
                     case RequestLeaseSet(leases=leases):
                         private = self._private.private_bytes_raw()
                         lease_set = self._lease_set(leases)
-                        self._queue(encode_create_lease_set2(self._id, LEASE_SET_2, lease_set, private))
+                        keys = [EncryptionKey(X25519, private)]
+                        self._queue(encode_create_lease_set2(self._id, LEASE_SET_2, lease_set, keys))
                         self.published.set()
                     case MessagePayload(payload=payload):
                         self._on_payload(payload)
@@ -193,7 +194,7 @@ class Session:
             destination=self.keys.destination,
             published_s=int(time.time()),
             expires_s=LIFETIME_S,
-            encryption_key=self._private.public_key().public_bytes_raw(),
+            encryption_keys=(EncryptionKey(X25519, self._private.public_key().public_bytes_raw()),),
             leases=tuple(Lease(each.gateway, each.tunnel, each.end_ms // 1000) for each in tunnels),
             offline=self.keys.offline,
         )

@@ -26,6 +26,7 @@ from garlicfarm.i2p.encoding import b32_address, decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key
 from garlicfarm.i2p.offline_signature import OfflineSignature
 from garlicfarm.i2p.session_options import PURPOSES, Purpose
+from garlicfarm.i2p.signing import ED25519, PRIVATE_BYTES, public_key
 
 _SCHEMA = "garlicfarm.bundle/1"
 
@@ -44,12 +45,8 @@ def create_keys(path: Path) -> DestinationKeys:
 
     Raises `ConfigError`: ``path`` exists or cannot be written.
     """
-    # Not at the top: a node without keys needs none of it (`garlicfarm.i2p.destination`).
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    seed = secrets.token_bytes(32)
-    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    destination = make_destination(public, secrets.token_bytes(FILLER_BYTES))
+    seed = secrets.token_bytes(PRIVATE_BYTES)
+    destination = make_destination(public_key(ED25519, seed), secrets.token_bytes(FILLER_BYTES))
     keys = DestinationKeys(destination=destination, seed=seed)
     write_private_file(path, f"{keys.sam_private_key()}\n".encode())
     return keys
@@ -128,7 +125,7 @@ def _private_key(path: Path, data: bytes) -> DestinationKeys:
         return decode_private_key(data)
     except ValueError as error:
         raise ConfigError(
-            [f"{path} does not hold the private key of an Ed25519 destination: {error}"]
+            [f"{path} does not hold the private key of a destination that can be served: {error}"]
         ) from None
 
 

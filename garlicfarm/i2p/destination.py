@@ -1,12 +1,13 @@
-"""Destinations, and the Ed25519 keys in them.
+"""Destinations, and the public keys in them.
 
 ::
 
     destination = 256 bytes encryption key | 128 bytes signing field | certificate
     certificate = type u8 | length u16 | length bytes             387 bytes and more in all
 
-One that we make has 391 bytes: its encryption key is unused, its signing field ends with the public key, and
-its certificate is ``05 0004 0007 0000``: a key certificate, signing type 7 (Ed25519), encryption type 0.
+The signing field ends with the public key; what does not fit into it follows in the certificate. One that we
+make has 391 bytes: its encryption key is unused, and its certificate is ``05 0004 0007 0000``: a key
+certificate, signing type 7 (Ed25519), encryption type 0.
 
 `cryptography` is imported where a key is used: no command that only names destinations needs it, nor does a
 node without keys, and it would be a tenth of what they import.
@@ -17,12 +18,9 @@ Source: I2P common structures, "Destination", "KeyCertificate".
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from garlicfarm.i2p.encoding import decode
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from garlicfarm.i2p.signing import Verifier, key_type, verifier
 
 DESTINATION_BYTES = 391
 """Of a destination with an Ed25519 key."""
@@ -30,7 +28,9 @@ FILLER_BYTES = 256 + 96
 
 _CERTIFICATE_LENGTH = slice(385, 387)
 _MIN_DESTINATION_BYTES = 387
-_KEY = slice(FILLER_BYTES, FILLER_BYTES + 32)
+_SIGNING_FIELD = slice(256, 384)
+_CERTIFICATE_AT = 384
+_KEY_CERTIFICATE_TYPE = 5
 _KEY_CERTIFICATE = bytes.fromhex("050004")
 _ED25519 = bytes.fromhex("0007")
 _ENCRYPTION_TYPE_0 = bytes(2)
@@ -66,21 +66,12 @@ def make_destination(public: bytes, filler: bytes) -> bytes:
     return filler + public + _KEY_CERTIFICATE + _ED25519 + _ENCRYPTION_TYPE_0
 
 
-def signing_key(destination: bytes) -> Ed25519PublicKey:
-    """The public key of a binary destination. Raises `ValueError`: its key is of another type."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # see above
-
-    certificate = destination[_KEY.stop :]
-    if not certificate.startswith(_KEY_CERTIFICATE + _ED25519) or len(destination) != DESTINATION_BYTES:
-        raise ValueError("the destination's signing key is not of type 7 (Ed25519)")
-    return Ed25519PublicKey.from_public_bytes(destination[_KEY])
-
-
-def check_signature(key: Ed25519PublicKey, signature: bytes, data: bytes) -> None:
-    """Raises `ValueError`: ``signature`` is not that of ``data`` by ``key``."""
-    from cryptography.exceptions import InvalidSignature  # see above
-
-    try:
-        key.verify(signature, data)
-    except InvalidSignature:
-        raise ValueError("the signature does not match") from None
+def signing_key(destination: bytes) -> Verifier:
+    """The public key of a binary destination. Raises `ValueError`: its type is not supported."""
+    certificate = destination[_CERTIFICATE_AT:]
+    if certificate[0] != _KEY_CERTIFICATE_TYPE or len(certificate) < len(_KEY_CERTIFICATE) + 4:
+        return verifier(0, destination[_SIGNING_FIELD])
+    number = int.from_bytes(certificate[3:5], "big")
+    field, size = destination[_SIGNING_FIELD], key_type(number).key_bytes
+    excess = max(0, size - len(field))
+    return verifier(number, field[-size:] + certificate[7 : 7 + excess])

@@ -38,12 +38,14 @@ LeaseSet; i2pd needs it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
+from garlicfarm.i2p.lease_set import EncryptionKey
+from garlicfarm.i2p.session_configuration import encode_mapping
 
 PROTOCOL_BYTE = b"\x2a"
 MAX_BODY_BYTES = 65_535
@@ -68,8 +70,8 @@ _GATEWAY_UNTIL = struct.Struct(">32sIQ")
 _LIMITS = struct.Struct(">16I")
 _LENGTH = struct.Struct(">I")
 _PAYLOAD = struct.Struct(">HII")
-_PRIVATE_KEY = struct.Struct(">BHH32s")
-_X25519 = 4
+_PRIVATE_KEY_BYTES = 32
+_PRIVATE_KEY = struct.Struct(f">HH{_PRIVATE_KEY_BYTES}s")
 _NO_NONCE = bytes(4)
 
 
@@ -140,10 +142,11 @@ Message: TypeAlias = (
 )
 
 
-def encode_get_date(version: str) -> bytes:
-    """``version``: of I2CP, as ``0.9.57``. The router answers with SetDate, in the order of what it was
+def encode_get_date(version: str, options: Mapping[str, str] | None = None) -> bytes:
+    """``version``: of I2CP, as ``0.9.57``. ``options``: ``i2cp.username`` and ``i2cp.password``, where the
+    router asks for them. The router answers with SetDate, in the order of what it was
     sent: so the answer shows that it has read all that came before."""
-    return _encode(32, _encode_string(version))
+    return _encode(32, _encode_string(version) + (encode_mapping(options) if options else b""))
 
 
 def encode_get_bandwidth_limits() -> bytes:
@@ -167,18 +170,19 @@ def encode_destroy_session(session: int) -> bytes:
 
 
 def encode_create_lease_set2(
-    session: int, store_type: int, lease_set: bytes, private_key: bytes | None = None
+    session: int, store_type: int, lease_set: bytes, private_keys: Sequence[EncryptionKey] = ()
 ) -> bytes:
     """Give the router a signed LeaseSet to publish, asked or unasked.
 
-    ``store_type``: `META_LEASE_SET` or `LEASE_SET_2`. ``private_key``: the X25519 key, 32 bytes, with which
-    the router decrypts what is sent to this session; None for a Meta LeaseSet. The router does not answer.
+    ``store_type``: `META_LEASE_SET` or `LEASE_SET_2`. ``private_keys``: 32 bytes each, with which the router
+    decrypts what is sent to this session, in the order of the LeaseSet's; none for a Meta LeaseSet. The
+    router does not answer.
     """
-    keys = b"\0"
-    if private_key is not None:
-        if len(private_key) != 32:
-            raise LocalProtocolError(f"an X25519 key has 32 bytes, not {len(private_key)}")
-        keys = _PRIVATE_KEY.pack(1, _X25519, 32, private_key)
+    keys = bytes([len(private_keys)])
+    for each in private_keys:
+        if len(each.key) != _PRIVATE_KEY_BYTES:
+            raise LocalProtocolError(f"an X25519 key has 32 bytes, not {len(each.key)}")
+        keys += _PRIVATE_KEY.pack(each.type, _PRIVATE_KEY_BYTES, each.key)
     return _encode(41, _encode_u16(session) + bytes([store_type]) + lease_set + keys)
 
 

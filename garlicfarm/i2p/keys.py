@@ -2,14 +2,14 @@
 
 A private key file of I2P, which SAM takes too, holds ::
 
-    destination 391 | private encryption key 256 (unused) | long-term seed 32                              679
+    destination 391 | private encryption key 256 (unused) | long-term private key 32                       679
     destination 391 | private encryption key 256 (unused) | zeros 32 | offline signature 102
                     | transient seed 32                                                                    813
 
-A *bundle* has what the second form has, and I2CP configurations that the long-term key signed in advance. It
-belongs to one node.
+The long-term key is of signing type 1, 7 or 11. With one of type 11 only a router signs (SAM).
 
-`cryptography` is imported where a key is used, as in `garlicfarm.i2p.destination`.
+A *bundle* has what the second form has, and I2CP configurations that the long-term key signed in advance. It
+belongs to one node. Its transient key is of type 7.
 
 Source: I2P common structures, "Destination", "PrivateKeyFile"; i2pd and Java I2P private key files;
 docs/reference/protocol.md, D21.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.i2p.destination import split_destination
+from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, sign_offline, signer
 from garlicfarm.i2p.session_configuration import (
@@ -30,20 +30,21 @@ from garlicfarm.i2p.session_configuration import (
     verify_session_configuration,
 )
 from garlicfarm.i2p.session_options import PURPOSES, Purpose, has_options_of, session_options
+from garlicfarm.i2p.signing import ED25519, NAMES, PRIVATE_BYTES, REDDSA, SIGNATURE_BYTES, public_key, sign
 
 _ENCRYPTION_BYTES = 256
-_SEED_BYTES = 32
-_LONG_TERM_BYTES = _ENCRYPTION_BYTES + _SEED_BYTES
-_OFFLINE_BYTES = _LONG_TERM_BYTES + OFFLINE_BYTES + _SEED_BYTES
+_LONG_TERM_BYTES = _ENCRYPTION_BYTES + PRIVATE_BYTES
+_OFFLINE_BYTES = _LONG_TERM_BYTES + OFFLINE_BYTES + PRIVATE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationKeys:
     """The keys of one destination. Its ``repr`` shows no secret.
 
-    ``destination``: binary. ``seed``: of the key that signs now, 32 bytes. ``offline``: the permission of the
-    transient key; None: the long-term key is here. ``configurations``: I2CP configurations signed in advance.
-    ``node``: the id of the node whose bundle it is. ``encryption``: the unused private encryption key.
+    ``destination``: binary. ``seed``: the private key that signs now, 32 bytes. ``offline``: the permission
+    of the transient key; None: the long-term key is here. ``configurations``: I2CP configurations signed in
+    advance. ``node``: the id of the node whose bundle it is. ``encryption``: the unused private encryption
+    key.
 
     Raises `ValueError`, when it is made: the parts do not belong together. The expiry is not checked.
     """
@@ -57,7 +58,9 @@ class DestinationKeys:
 
     def __post_init__(self) -> None:
         key = signer(self.destination, self.offline)
-        if len(self.seed) != _SEED_BYTES or _public(self.seed) != key.public_bytes_raw():
+        if key.signature_bytes != SIGNATURE_BYTES or len(self.seed) != PRIVATE_BYTES:
+            raise ValueError("the private key has the wrong length")
+        if key.type != REDDSA and public_key(key.type, self.seed) != key.public:
             raise ValueError("the private key is not that of its destination")
         for purpose, data in self.configurations.items():
             configuration = verify_session_configuration(data)
@@ -72,6 +75,16 @@ class DestinationKeys:
         return f"<DestinationKeys {b32_address(self.destination)}{transient}{node}>"
 
     @property
+    def type(self) -> int:
+        """The signing type of the key that signs now."""
+        return signing_key(self.destination).type if self.offline is None else ED25519
+
+    @property
+    def signs_here(self) -> bool:
+        """Whether `sign` can. Else only a router signs with them, through SAM."""
+        return self.type != REDDSA
+
+    @property
     def expires_ms(self) -> int | None:
         """Until when they sign, ms since 1970; None: long-term."""
         return None if self.offline is None else self.offline.expires_s * 1000
@@ -82,10 +95,9 @@ class DestinationKeys:
         return None if self.offline is None else sha256(self.offline.transient).hexdigest()[:16]
 
     def sign(self, data: bytes) -> bytes:
-        """The 64-byte signature of the transient key, or else of the long-term key."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
-
-        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(data)
+        """The 64-byte signature of the transient key, or else of the long-term key. Raises `ValueError`:
+        not `signs_here`."""
+        return sign(self.type, self.seed, data)
 
     def session_configuration(
         self, options: Mapping[str, str], now_ms: int, purpose: Purpose = "meta"
@@ -93,9 +105,16 @@ class DestinationKeys:
         """A signed I2CP SessionConfig. The long-term key signs ``options`` and ``now_ms`` (ms since 1970)
         now; a bundle has one for each ``purpose``, with its own options and date.
 
-        :raises ConfigError: the long-term key is not here, and signed none for this purpose (the operator's
-            fault).
+        :raises ConfigError: the long-term key is not here, and signed none for this purpose, or does not sign
+            here (the operator's fault).
         """
+        if not self.signs_here:
+            raise ConfigError(
+                [
+                    f"the key of {b32_address(self.destination)} is of type {self.type} "
+                    f"({NAMES[self.type]}), with which only routers sign: publish it with the plugin sam"
+                ]
+            )
         if self.offline is None:
             return encode_session_configuration(self.destination, options, now_ms, self.sign)
         if purpose not in self.configurations:
@@ -111,7 +130,7 @@ class DestinationKeys:
         """The private key as SAM's ``DESTINATION=`` takes it, in I2P base64: a secret."""
         if self.offline is None:
             return encode(self.destination + self.encryption + self.seed)
-        block = bytes(_SEED_BYTES) + self.offline.encode()
+        block = bytes(PRIVATE_BYTES) + self.offline.encode()
         return encode(self.destination + self.encryption + block + self.seed)
 
 
@@ -122,12 +141,12 @@ def decode_private_key(data: bytes) -> DestinationKeys:
     encryption, seed = rest[:_ENCRYPTION_BYTES], rest[_ENCRYPTION_BYTES:_LONG_TERM_BYTES]
     if len(rest) == _LONG_TERM_BYTES:
         return DestinationKeys(destination=destination, seed=seed, encryption=encryption)
-    if len(rest) != _OFFLINE_BYTES or seed != bytes(_SEED_BYTES):
+    if len(rest) != _OFFLINE_BYTES or seed != bytes(PRIVATE_BYTES):
         raise ValueError("the private key has the wrong length")
     return DestinationKeys(
         destination=destination,
-        seed=rest[-_SEED_BYTES:],
-        offline=OfflineSignature.decode(rest[_LONG_TERM_BYTES:-_SEED_BYTES]),
+        seed=rest[-PRIVATE_BYTES:],
+        offline=OfflineSignature.decode(rest[_LONG_TERM_BYTES:-PRIVATE_BYTES]),
         encryption=encryption,
     )
 
@@ -153,10 +172,12 @@ def make_bundle(
     """
     if long_term.offline is not None:
         raise ValueError("only the long-term key can sign a bundle")
+    if not long_term.signs_here:
+        raise ValueError("keys of type 11 (RedDSA_SHA512_Ed25519) sign no bundle here: only routers can")
     return DestinationKeys(
         destination=long_term.destination,
         seed=transient_seed,
-        offline=sign_offline(long_term.seed, _public(transient_seed), expires_s),
+        offline=sign_offline(long_term.sign, public_key(ED25519, transient_seed), expires_s),
         configurations={
             purpose: long_term.session_configuration(
                 session_options(purpose, hops, quantity), now_ms, purpose
@@ -165,9 +186,3 @@ def make_bundle(
         },
         node=node,
     )
-
-
-def _public(seed: bytes) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
-
-    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()

@@ -3,8 +3,9 @@
 ::
 
     Meta LeaseSet = header | options u16, 0 | num u8 | num x MetaLease | revocations u8, 0 | signature 64
-    LeaseSet2     = header | options u16, 0 | keys u8, 1 | type u16, 4 | length u16, 32 | X25519 key 32
-                    | num u8 | num x Lease2 | signature 64
+    LeaseSet2     = header | options Mapping | num u8 | num x key | num u8 | num x Lease2 | signature 64
+    key           = type u16 | length u16 | length bytes, of the encryption type: 4 is X25519, 32 bytes
+    Mapping       = length u16 | length bytes
     header        = destination | published u32 (s) | expires u16 (s after published) | flags u16
                     | (flags bit 0) offline signature 102
     MetaLease     = hash 32 | flags 3 | cost u8 | end_date u32 (s)      40 bytes; flags 000003: of a LeaseSet2
@@ -13,7 +14,8 @@
 All is big-endian. The signature is over the type in one byte, which is not transmitted, and all before it; it
 is made by the transient key where there is an offline signature.
 
-Others write LeaseSets with options, with several keys, or with flags; only our own forms are read here.
+An ordinary LeaseSet is read with whatever options and keys; neither kind is with flags but the first, which
+stand for what is not published, or encrypted.
 
 Source: I2P common structures, "LeaseSet2", "Lease2", "MetaLease", "MetaLeaseSet"; proposal 123.
 """
@@ -25,19 +27,21 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, signer
+from garlicfarm.i2p.signing import SIGNATURE_BYTES
 
 MAX_LEASES = 16
+MAX_KEYS = 16
+X25519, ML_KEM_768 = 4, 6
+"""Encryption types; the second is with X25519 together."""
 
 _HEADER = struct.Struct(">IHH")
 _META_LEASE = struct.Struct(">32s3sBI")
 _LEASE = struct.Struct(">32sII")
-_BEFORE_KEY = bytes.fromhex("0000 01 0004 0020")
-_KEY_BYTES = 32
+_ENCRYPTION_KEY = struct.Struct(">HH")
 _FLAGS_LEASE_SET_2 = b"\0\0\3"
 _FLAG_OFFLINE = 1
-_SIGNATURE_BYTES = 64
 _TYPE_LEASE_SET_2 = b"\x03"
 _TYPE_META = b"\x07"
 
@@ -71,15 +75,25 @@ class Lease(msgspec.Struct, frozen=True):
     end_s: int
 
 
+class EncryptionKey(msgspec.Struct, frozen=True):
+    """A public key for messages to a destination. ``type``: the encryption type, 0 … 65535, by which the
+    length goes; those of ML-KEM with X25519 (5 to 7) have 32 bytes here, too."""
+
+    type: int
+    key: bytes
+
+
 class LeaseSet(msgspec.Struct, frozen=True, kw_only=True):
-    """An ordinary LeaseSet2. ``encryption_key``: the public X25519 key, 32 bytes, for messages to it; the
-    rest as in `MetaLeaseSet`."""
+    """An ordinary LeaseSet2. ``encryption_keys``: 1 … 16, the preferred one first. ``options``: the bytes of
+    a Mapping without its length, in which services publish records, for example. The rest as in
+    `MetaLeaseSet`."""
 
     destination: bytes
     published_s: int
     expires_s: int
-    encryption_key: bytes
+    encryption_keys: tuple[EncryptionKey, ...]
     leases: tuple[Lease, ...]
+    options: bytes = b""
     offline: OfflineSignature | None = None
 
 
@@ -112,7 +126,7 @@ def decode_meta_lease_set(data: bytes) -> MetaLeaseSet:
             raise ValueError("an entry does not name a LeaseSet2")
         leases.append(MetaLease(hash_, cost, end_date))
     revocations = reader.number(1)
-    reader.take(_SIGNATURE_BYTES)
+    reader.take(SIGNATURE_BYTES)
     if options or revocations or not reader.is_at_end:
         raise ValueError("it has options, revocations or bytes after its end")
     return MetaLeaseSet(
@@ -134,13 +148,19 @@ def verify_meta_lease_set(data: bytes, now_s: int) -> MetaLeaseSet:
 
 def encode_lease_set(lease_set: LeaseSet, sign: Callable[[bytes], bytes]) -> bytes:
     """The signed LeaseSet2; ``sign`` and errors as of `encode_meta_lease_set`."""
-    if len(lease_set.encryption_key) != _KEY_BYTES:
-        raise ValueError("an X25519 key has 32 bytes")
+    keys = lease_set.encryption_keys
+    if not 0 < len(keys) <= MAX_KEYS or len(lease_set.options) >= 2**16:
+        raise ValueError("the options or the number of keys are not possible in a LeaseSet2")
+    for key in keys:
+        if not 0 <= key.type < 2**16 or len(key.key) >= 2**16 or (key.type == X25519 and len(key.key) != 32):
+            raise ValueError("an encryption key is not possible in a LeaseSet2")
     for lease in lease_set.leases:
         if len(lease.gateway) != 32 or not (0 <= lease.tunnel < 2**32 and 0 <= lease.end_s < 2**32):
             raise ValueError(f"{lease} is not possible in a LeaseSet2")
     leases = [_LEASE.pack(one.gateway, one.tunnel, one.end_s) for one in lease_set.leases]
-    body = _encode_header(lease_set) + _BEFORE_KEY + lease_set.encryption_key
+    body = _encode_header(lease_set) + len(lease_set.options).to_bytes(2, "big") + lease_set.options
+    body += bytes([len(keys)])
+    body += b"".join(_ENCRYPTION_KEY.pack(key.type, len(key.key)) + key.key for key in keys)
     body += bytes([len(leases)]) + b"".join(leases)
     return body + sign(_TYPE_LEASE_SET_2 + body)
 
@@ -150,19 +170,24 @@ def decode_lease_set(data: bytes) -> LeaseSet:
     write such bytes."""
     reader = _Reader(data)
     destination, published_s, expires_s, offline = _read_header(reader)
-    if reader.take(len(_BEFORE_KEY)) != _BEFORE_KEY:
-        raise ValueError("it has options, or other keys than one of X25519")
-    encryption_key = reader.take(_KEY_BYTES)
+    options = reader.take(reader.number(2))
+    keys = []
+    for _ in range(_at_most(MAX_KEYS, reader.number(1))):
+        type_, length = _ENCRYPTION_KEY.unpack(reader.take(_ENCRYPTION_KEY.size))
+        keys.append(EncryptionKey(type_, reader.take(length)))
+    if not keys or any(key.type == X25519 and len(key.key) != 32 for key in keys):
+        raise ValueError("it has no encryption key, or one of another length")
     count = _at_most(MAX_LEASES, reader.number(1))
     leases = tuple(Lease(*_LEASE.unpack(reader.take(_LEASE.size))) for _ in range(count))
-    reader.take(_SIGNATURE_BYTES)
+    reader.take(SIGNATURE_BYTES)
     if not reader.is_at_end:
         raise ValueError("it has bytes after its end")
     return LeaseSet(
         destination=destination,
         published_s=published_s,
         expires_s=expires_s,
-        encryption_key=encryption_key,
+        encryption_keys=tuple(keys),
+        options=options,
         leases=leases,
         offline=offline,
     )
@@ -223,13 +248,13 @@ def _read_header(reader: _Reader) -> tuple[bytes, int, int, OfflineSignature | N
 
 def _at_most(limit: int, count: int) -> int:
     if count > limit:
-        raise ValueError(f"it has {count} leases, more than {limit}")
+        raise ValueError(f"it has {count} leases or keys, more than {limit}")
     return count
 
 
 def _verify(read: MetaLeaseSet | LeaseSet, kind: bytes, data: bytes, now_s: int) -> None:
     key = signer(read.destination, read.offline)
-    check_signature(key, data[-_SIGNATURE_BYTES:], kind + data[:-_SIGNATURE_BYTES])
+    key.check(data[-SIGNATURE_BYTES:], kind + data[:-SIGNATURE_BYTES])
     if read.offline is not None and read.offline.expires_s <= now_s:
         raise ValueError("its transient key has expired")
     if read.published_s + read.expires_s <= now_s:

@@ -6,27 +6,23 @@
 
 The long-term key signs the first 38 bytes.
 
-`cryptography` is imported where a key is used, as in `garlicfarm.i2p.destination`.
-
 Source: I2P proposal 123, "Offline keys"; common structures, "OfflineSignature".
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
-from garlicfarm.i2p.destination import check_signature, signing_key
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from garlicfarm.i2p.destination import signing_key
+from garlicfarm.i2p.signing import ED25519, Verifier, verifier
 
 OFFLINE_BYTES = 102
 
 _SIGNED = struct.Struct(">IH32s")
-_ED25519 = 7
 
 
 class OfflineSignature(msgspec.Struct, frozen=True):
@@ -49,36 +45,32 @@ class OfflineSignature(msgspec.Struct, frozen=True):
         if len(data) != OFFLINE_BYTES:
             raise ValueError("not an offline signature")
         expires_s, kind, transient = _SIGNED.unpack_from(data)
-        if kind != _ED25519:
+        if kind != ED25519:
             raise ValueError("the transient key is not of type 7 (Ed25519)")
         return cls(expires_s, transient, data[_SIGNED.size :])
 
     def verify(self, destination: bytes) -> None:
         """Raises `ValueError`: the long-term key of this binary destination did not sign it."""
-        check_signature(signing_key(destination), self.signature, _signed(self.transient, self.expires_s))
+        signing_key(destination).check(self.signature, _signed(self.transient, self.expires_s))
 
 
-def sign_offline(seed: bytes, transient: bytes, expires_s: int) -> OfflineSignature:
-    """Let the key whose public half is ``transient`` sign until ``expires_s`` (s since 1970). ``seed``: of
-    the long-term key, 32 bytes. Raises `ValueError`: an argument is outside its range."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
-
-    signature = Ed25519PrivateKey.from_private_bytes(seed).sign(_signed(transient, expires_s))
-    return OfflineSignature(expires_s, transient, signature)
+def sign_offline(sign: Callable[[bytes], bytes], transient: bytes, expires_s: int) -> OfflineSignature:
+    """Let the key whose public half is ``transient`` sign until ``expires_s`` (s since 1970). ``sign``
+    returns the 64-byte signature of its argument by the long-term key. Raises `ValueError`: an argument is
+    outside its range."""
+    return OfflineSignature(expires_s, transient, sign(_signed(transient, expires_s)))
 
 
-def signer(destination: bytes, offline: OfflineSignature | None) -> Ed25519PublicKey:
+def signer(destination: bytes, offline: OfflineSignature | None) -> Verifier:
     """The key that signs for a destination now. Raises `ValueError`: the destination's key is of another
     type, or did not sign ``offline``."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # see above
-
     if offline is None:
         return signing_key(destination)
     offline.verify(destination)
-    return Ed25519PublicKey.from_public_bytes(offline.transient)
+    return verifier(ED25519, offline.transient)
 
 
 def _signed(transient: bytes, expires_s: int) -> bytes:
     if len(transient) != 32 or not 0 <= expires_s < 2**32:
         raise ValueError("an offline signature needs a public key of 32 bytes and a date below 2^32 seconds")
-    return _SIGNED.pack(expires_s, _ED25519, transient)
+    return _SIGNED.pack(expires_s, ED25519, transient)

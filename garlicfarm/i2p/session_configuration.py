@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+from garlicfarm.i2p.destination import signing_key, split_destination
+from garlicfarm.i2p.signing import SIGNATURE_BYTES
 
 _DATE_BYTES = 8
-_SIGNATURE_BYTES = 64
 
 
 class SessionConfiguration(msgspec.Struct, frozen=True):
@@ -39,18 +39,18 @@ def encode_session_configuration(
     of its argument by the long-term key. Raises `ValueError`: an option or the date cannot be written."""
     if not 0 <= now_ms < 2**64:
         raise ValueError("the date is outside of 64 bits")
-    body = destination + _encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
+    body = destination + encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
     return body + sign(body)
 
 
 def decode_session_configuration(data: bytes) -> SessionConfiguration:
     """Read a configuration; its signature is not checked. Raises `ValueError`:
-    `encode_session_configuration` does not write such bytes for a destination with an Ed25519 key."""
+    `encode_session_configuration` does not write such bytes."""
     destination, rest = split_destination(data)
     signing_key(destination)
     length = int.from_bytes(rest[:2], "big")
     mapping, rest = rest[2 : 2 + length], rest[2 + length :]
-    if len(mapping) != length or len(rest) != _DATE_BYTES + _SIGNATURE_BYTES:
+    if len(mapping) != length or len(rest) != _DATE_BYTES + SIGNATURE_BYTES:
         raise ValueError("the configuration has another length")
     options = _decode_mapping(mapping)
     return SessionConfiguration(destination, options, int.from_bytes(rest[:_DATE_BYTES], "big"))
@@ -60,12 +60,12 @@ def verify_session_configuration(data: bytes) -> SessionConfiguration:
     """Read a configuration and check its signature. Raises `ValueError`: malformed, or the long-term key did
     not sign it."""
     configuration = decode_session_configuration(data)
-    key = signing_key(configuration.destination)
-    check_signature(key, data[-_SIGNATURE_BYTES:], data[:-_SIGNATURE_BYTES])
+    signing_key(configuration.destination).check(data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
     return configuration
 
 
-def _encode_mapping(options: Mapping[str, str]) -> bytes:
+def encode_mapping(options: Mapping[str, str]) -> bytes:
+    """A Mapping. Raises `ValueError`: an option cannot be written."""
     pairs = b"".join(
         _encode_string(key) + b"=" + _encode_string(value) + b";" for key, value in sorted(options.items())
     )

@@ -29,6 +29,7 @@ from typing import NoReturn, Self
 
 import trio
 
+from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import (
     ConfigError,
     LocalProtocolError,
@@ -202,16 +203,16 @@ class SamConnection:
 
 
 @asynccontextmanager
-async def open_sam(address: Endpoint) -> AsyncIterator[SamConnection]:
+async def open_sam(address: Endpoint, login: RouterLogin | None = None) -> AsyncIterator[SamConnection]:
     """A connection to the SAM of a router, after HELLO. It is closed at the end."""
-    connection = await _connect(address)
+    connection = await _connect(address, login)
     try:
         yield connection
     finally:
         connection.close()
 
 
-async def _connect(address: Endpoint) -> SamConnection:
+async def _connect(address: Endpoint, login: RouterLogin | None) -> SamConnection:
     try:
         stream = await trio.open_tcp_stream(address.host, address.port)
     except OSError:
@@ -221,7 +222,8 @@ async def _connect(address: Endpoint) -> SamConnection:
         ) from None
     connection = SamConnection(stream, address)
     try:
-        await connection.send("HELLO VERSION", {"MIN": "3.0", "MAX": "3.1"})
+        words = {} if login is None else {"USER": login.user, "PASSWORD": login.password}
+        await connection.send("HELLO VERSION", {"MIN": "3.0", "MAX": "3.1"} | words)
         await connection.receive("HELLO", "HELLO REPLY")
     except BaseException:
         connection.close()
@@ -241,9 +243,14 @@ class SamSession:
     """
 
     def __init__(
-        self, address: Endpoint, private_key: str | None = None, options: Mapping[str, str] | None = None
+        self,
+        address: Endpoint,
+        private_key: str | None = None,
+        options: Mapping[str, str] | None = None,
+        login: RouterLogin | None = None,
     ) -> None:
         self._address = address
+        self._login = login
         self._arguments = {
             "STYLE": "STREAM",
             "ID": f"garlicfarm-{secrets.token_hex(8)}",
@@ -267,7 +274,7 @@ class SamSession:
 
     async def open(self) -> None:
         """What entering does. `aclose` or `close` it."""
-        self._connections.append(await _connect(self._address))
+        self._connections.append(await _connect(self._address, self._login))
         try:
             await self._connections[0].send("SESSION CREATE", self._arguments)
         except BaseException:
@@ -320,7 +327,7 @@ class SamSession:
         """Have the router open a TCP connection to ``port`` for each stream that arrives, at the address
         from which this process has connected: loopback. i2pd ignores any other host. Allowed before
         `wait_ready`, except that a router may then refuse it with INVALID_ID."""
-        connection = await _connect(self._address)
+        connection = await _connect(self._address, self._login)
         self._connections.append(connection)
         await connection.send("STREAM FORWARD", {"ID": self._id, "PORT": str(port), "SILENT": "true"})
         await connection.receive("STREAM FORWARD", "STREAM STATUS")
@@ -334,7 +341,7 @@ class SamSession:
         Leaving ends the stream and waits until the router has, even if cancelled; at most 5 s, for a router
         that hangs. Do not close it yourself.
         """
-        connection = await _connect(self._address)
+        connection = await _connect(self._address, self._login)
         try:
             arguments = {"ID": self._id, "DESTINATION": name, "SILENT": "false"}
             await connection.send("STREAM CONNECT", arguments)

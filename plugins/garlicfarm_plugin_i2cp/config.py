@@ -18,6 +18,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         setting("What is published: the farm's Meta LeaseSet, or a service (target, keys)."),
     ] = "meta"
     address: Annotated[str, setting("The router's I2CP, HOST:PORT on loopback.")] = "127.0.0.1:7654"
+    user: Annotated[str, setting("Name for a router that asks for one (Java I2P); none by default.")] = ""
+    password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")] = ""
     hops: Annotated[Hops, setting("Length of the session's tunnels; with a bundle, the bundle's.")] = 3
     quantity: Annotated[Quantity, setting("Tunnels in each direction; with a bundle, the bundle's.")] = 2
     target: Annotated[str, setting("Mode service: where the service listens, HOST:PORT.")] = ""
@@ -28,6 +30,10 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         Literal["default", "fast"],
         setting("Mode service: leases of 90 s, or of 50 s, which help clients of i2pd only."),
     ] = "default"
+    encryption: Annotated[
+        Literal["x25519", "ml-kem"],
+        setting("Mode service: how clients encrypt; ml-kem is ML-KEM-768 with X25519, or X25519."),
+    ] = "x25519"
     client_headers: Annotated[
         bool, setting("Mode service: HTTP requests get headers that name the client.")
     ] = False
@@ -45,6 +51,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         is_service = self.mode == "service"
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
-        has_service_keys = self.leases != "default" or self.client_headers or self.drain_s != DRAIN_S
-        if not is_service and (self.target or self.keys or has_service_keys):
-            raise ValueError("target, keys, leases, client_headers and drain_s are for mode service only")
+        others = (self.target, self.keys, self.leases, self.encryption, self.client_headers, self.drain_s)
+        if not is_service and others != ("", "", "default", "x25519", False, DRAIN_S):
+            raise ValueError(
+                "target, keys, leases, encryption, client_headers and drain_s are for mode service only"
+            )

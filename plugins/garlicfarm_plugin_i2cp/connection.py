@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from ipaddress import ip_address
 import msgspec
 import trio
 
+from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
 from garlicfarm.publisher import ClockReading
@@ -18,27 +20,33 @@ from garlicfarm.publisher import ClockReading
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
+_ML_KEM_SINCE = (9, 67)
 _MAX_DATE_MS = (1 << 63) - 1
 
-GET_DATE = encode_get_date("0.9.57")
+VERSION = "0.9.57"
+GET_DATE = encode_get_date(VERSION)
 
 
 class RouterAddress(msgspec.Struct, frozen=True):
-    """Where a router's I2CP is: ``text``, for errors, and how to ``connect`` to it."""
+    """Where a router's I2CP is: ``text``, for errors, how to ``connect`` to it, and the ``login`` that it
+    asks for."""
 
     text: str
     connect: Callable[[], Awaitable[trio.abc.Stream]]
+    login: RouterLogin | None = None
 
 
 class Connection:
     """Messages over a stream. ``router``: its address, for errors. ``now_ms``: reads this node's wall clock,
-    ms since 1970. ``date``: the router's newest answer to GetDate. `send` and `receive` may be in use at the
-    same time, by one task each."""
+    ms since 1970. ``date``: the router's newest answer to GetDate; ``version``: of its I2P, by the first one.
+    `send` and `receive` may be in use at the same time, by one task each."""
 
-    def __init__(self, stream: trio.abc.Stream, router: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, stream: trio.abc.Stream, router: RouterAddress, now_ms: Callable[[], int]) -> None:
         self._stream = stream
-        self.router = router
+        self.router = router.text
+        self._greeting = GET_DATE if router.login is None else encode_get_date(VERSION, _words(router.login))
         self.date: ClockReading | None = None
+        self.version = ""
         self._now_ms = now_ms
         self._asked_ms: deque[int] = deque()  # for the date, unanswered: when
         self._decoder = MessageDecoder()
@@ -46,7 +54,7 @@ class Connection:
     async def send(self, *messages: bytes) -> None:
         """Raises `PublisherError`: the connection is closed, or the router reads nothing for 10 s. Cancelled:
         some, all or none was sent, and the connection cannot be used again."""
-        self._asked_ms.extend([self._now_ms()] * messages.count(GET_DATE))
+        self._asked_ms.extend(self._now_ms() for each in messages if each in (GET_DATE, self._greeting))
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 await self._stream.send_all(b"".join(messages))
@@ -84,13 +92,14 @@ class Connection:
     async def greet(self) -> int:
         """Begin, and compare clocks: the router's, ms since 1970. Raises `PublisherError`."""
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
-            await self.send(PROTOCOL_BYTE, GET_DATE)
+            await self.send(PROTOCOL_BYTE, self._greeting)
             message = await self.receive()
         if scope.cancelled_caught:
             raise self.silence()
         if not isinstance(message, SetDate):
             raise PublisherError(f"the server at {self.router} does not speak I2CP: its answer has no date")
         self.check_clock(message)
+        self.version = message.version
         return message.date_ms
 
     def check_clock(self, message: SetDate) -> None:
@@ -125,12 +134,12 @@ async def open_connection(router: RouterAddress, now_ms: Callable[[], int]) -> A
             "i2pd.conf: enabled = true of [i2cp])?"
         ) from None
     try:
-        yield Connection(stream, router.text, now_ms)
+        yield Connection(stream, router, now_ms)
     finally:
         await trio.aclose_forcefully(stream)
 
 
-def parse_address(address: str) -> RouterAddress:
+def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddress:
     """From HOST:PORT. Raises `ConfigError`: not HOST:PORT, or not on loopback."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -146,4 +155,15 @@ def parse_address(address: str) -> RouterAddress:
                 "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
             ]
         )
-    return RouterAddress(address, partial(trio.open_tcp_stream, host, number))
+    return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login)
+
+
+def has_ml_kem(version: str) -> bool:
+    """Whether a router of this version of I2P, as ``0.9.67``, can have encryption types with ML-KEM. i2pd
+    2.45 says its own version, ``2.45.1``."""
+    found = re.fullmatch(r"0\.(\d{1,4})\.(\d{1,4})", version)
+    return found is not None and (int(found[1]), int(found[2])) >= _ML_KEM_SINCE
+
+
+def _words(login: RouterLogin) -> dict[str, str]:
+    return {"i2cp.username": login.user, "i2cp.password": login.password}

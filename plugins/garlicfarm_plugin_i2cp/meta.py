@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Self
 
+from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.lease_set import verify_meta_lease_set
 from garlicfarm.i2p.session_options import session_options
@@ -38,7 +39,8 @@ class MetaPublisher(Publisher):
 
     def __init__(self, config: I2cpConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
-        router = parse_address(config.address)
+        login = read_login(config.user, config.password_file, base_dir)
+        router = parse_address(config.address, login)
         if site.master is None:
             raise ConfigError(
                 [

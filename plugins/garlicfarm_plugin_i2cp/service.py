@@ -22,9 +22,10 @@ from typing import NoReturn, Self
 import msgspec
 import trio
 
+from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.i2p.lease_set import MAX_LEASES
+from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768, X25519
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -54,7 +55,8 @@ class ServicePublisher(Publisher):
         super().__init__(config, base_dir, site)
         problems: list[str] = []
         try:
-            router = parse_address(config.address)
+            login = read_login(config.user, config.password_file, base_dir)
+            router = parse_address(config.address, login)
         except ConfigError as error:
             problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
@@ -82,6 +84,7 @@ class ServicePublisher(Publisher):
             self._server,
             configuration=self._configuration,
             now_ms=_now_ms,
+            encryption=(ML_KEM_768, X25519) if config.encryption == "ml-kem" else (X25519,),
         )
         self._background = Background()
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 import trio
@@ -33,10 +33,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
+from garlicfarm.i2p.lease_set import X25519
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, open_connection
+from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, has_ml_kem, open_connection
 from garlicfarm_plugin_i2cp.rate import ByteRate
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
@@ -80,7 +81,8 @@ class Clients(Protocol):
 
 class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads.
+    ms since 1970, which ``now_ms`` reads. ``encryption``: the types that clients may encrypt with, the
+    preferred one first; X25519 alone where the router is too old for the others.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
@@ -97,6 +99,7 @@ class ServiceKeeper:
         *,
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
+        encryption: Sequence[int] = (X25519,),
     ) -> None:
         self.session: ServiceSession | None = None
         self.router_date: ClockReading | None = None
@@ -107,6 +110,8 @@ class ServiceKeeper:
         self._router = router
         self._keys = keys
         self._plan = plan
+        self._encryption = tuple(encryption)
+        self._old_router = ""
         self._clients = clients
         self._configuration = configuration
         self._now_ms = now_ms
@@ -171,7 +176,7 @@ class ServiceKeeper:
     def problem(self) -> str:
         """What is wrong, "" if nothing is."""
         if self._problem or self.session is None or self.is_ready:
-            return self._problem
+            return self._problem or self._old_router
         return f"the router at {self._router.text} has no tunnels for the service"
 
     async def wait_changed(self) -> None:
@@ -229,7 +234,7 @@ class ServiceKeeper:
                 SessionStart(
                     id=id_,
                     configurations=configurations,
-                    private_key=X25519PrivateKey.generate(),
+                    private_keys={type_: X25519PrivateKey.generate() for type_ in self._types(connection)},
                     date_ms=date_ms,
                     now_s=trio.current_time(),
                 ),
@@ -252,6 +257,17 @@ class ServiceKeeper:
             finally:
                 if does_router_answer and not self._holding.cancel_called:
                     await destroy_session(connection, id_, *self._queue)
+
+    def _types(self, connection: Connection) -> Sequence[int]:
+        types = self._encryption if has_ml_kem(connection.version) else (X25519,)
+        if types != self._encryption:
+            self._old_router = (
+                f"the router at {self._router.text} is too old for ML-KEM (i2pd 2.58 and Java I2P 2.10 have "
+                "it): clients encrypt with X25519 alone"
+            )
+        else:
+            self._old_router = ""
+        return types
 
     def _configure(self, purpose: Purpose) -> bytes:
         return self._configuration(purpose, self._now_ms())

@@ -22,7 +22,7 @@ Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 
 ten minutes. So leases are shortened here. They are dated by the router's clock, as far as its answers tell
 it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
 
-Each session has an encryption key of its own, and keeps it. With a shared one, clients would keep encrypting
+Each session has encryption keys of its own, and keeps them. With shared ones, clients would keep encrypting
 for a router that has died.
 """
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -51,7 +51,13 @@ from garlicfarm.i2p.i2cp import (
     encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
-from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.i2p.lease_set import (
+    EncryptionKey,
+    Lease,
+    LeaseSet,
+    encode_lease_set,
+    verify_lease_set,
+)
 from garlicfarm.publisher import Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
@@ -97,11 +103,12 @@ class _Given(msgspec.Struct, frozen=True):
 
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     """A session as the router has created it. ``id``: the router's. ``configurations``: signed, for standby
-    and active. ``private_key``: its clients encrypt for it. ``date_ms``: the router's clock at ``now_s``."""
+    and active. ``private_keys``: by encryption type, the preferred one first; its clients encrypt for them.
+    ``date_ms``: the router's clock at ``now_s``."""
 
     id: int
     configurations: tuple[bytes, bytes]
-    private_key: X25519PrivateKey
+    private_keys: Mapping[int, X25519PrivateKey]
     date_ms: int
     now_s: float
 
@@ -142,7 +149,13 @@ class ServiceSession:
         self._connection = connection
         self._keys = keys
         self._plan = plan
-        self._private_key = start.private_key
+        self._private_keys = [
+            EncryptionKey(type_, key.private_bytes_raw()) for type_, key in start.private_keys.items()
+        ]
+        self._public_keys = tuple(
+            EncryptionKey(type_, key.public_key().public_bytes_raw())
+            for type_, key in start.private_keys.items()
+        )
         self._standby, self._active = start.configurations
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
@@ -347,8 +360,7 @@ class ServiceSession:
 
     def _give(self, data: bytes) -> None:
         self._last = data
-        private = self._private_key.private_bytes_raw()
-        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, private))
+        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, self._private_keys))
 
     def _get_date(self, now_s: float, on_read: Callable[[], None] = lambda: None) -> None:
         self._heartbeat.on_asked(now_s, on_read)
@@ -379,7 +391,7 @@ class ServiceSession:
             destination=keys.destination,
             published_s=published_s,
             expires_s=plan.header_s,
-            encryption_key=self._private_key.public_key().public_bytes_raw(),
+            encryption_keys=self._public_keys,
             leases=self._leases(now_s),
             offline=keys.offline,
         )

@@ -23,8 +23,9 @@ import trio
 
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError, NotSupported
-from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.i2p.signing import SIGNATURE_BYTES
 from garlicfarm.net.sam import sam_endpoint
 from garlicfarm.plugin_settings import Hops, Settings, collect_problems, setting
 from garlicfarm.regular_files import reading
@@ -36,7 +37,6 @@ from garlicfarm_plugin_i2pcontrol.measurement import measure
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
 SAM_STREAM = "2"  # type of a socket in i2pd's sessions: their other sockets carry commands
-SIGNATURE_BYTES = 64
 MAX_ROUTER_INFO_BYTES = 8192
 BYTES_PER_UNIT = 1024
 """Limits are in KB/s; the routers' own code multiplies by 1024 to compare them with bytes."""
@@ -171,7 +171,7 @@ def read_router_info(path: Path) -> bytes:
     if len(data) > MAX_ROUTER_INFO_BYTES:
         raise ValueError("it is not a router info")
     identity, _ = split_destination(data)
-    check_signature(signing_key(identity), data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
+    signing_key(identity).check(data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
     return data
 
 

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Self
 import msgspec
 import trio
 
+from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import (
     ConfigError,
     PublisherError,
@@ -65,6 +66,8 @@ class SamConfig(Settings, frozen=True, kw_only=True):
     keys: Annotated[
         str, setting("File (mode 0600) of the service's destination: a private key or this node's bundle.")
     ]
+    user: Annotated[str, setting("Name for a router that asks for one (Java I2P); none by default.")] = ""
+    password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")] = ""
     hops: Annotated[Hops, setting("Length of its tunnels.")] = 3
     quantity: Annotated[Quantity, setting("Tunnels in each direction.")] = 3
 
@@ -103,6 +106,8 @@ class SamPublisher(Publisher):
                 "the router forwards streams to the address that this node connects from; put a relay there "
                 "if the service runs elsewhere"
             )
+        with collect_problems(problems, "publisher sam"):
+            self._login = read_login(config.user, config.password_file, base_dir)
         with collect_problems(problems, "publisher sam"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
         if problems:
@@ -200,7 +205,8 @@ class SamPublisher(Publisher):
 
     async def _open(self) -> _Service:
         assert self._nursery is not None, "not entered"
-        service = _Service(SamSession(self._address, self._keys.keys.sam_private_key(), self._options()))
+        private_key = self._keys.keys.sam_private_key()
+        service = _Service(SamSession(self._address, private_key, self._options(), self._login))
         try:
             with _told(), self._answering():
                 await service.session.open()
@@ -253,7 +259,7 @@ class SamPublisher(Publisher):
                     while True:
                         # A router may close what is idle, so the end of a connection is no proof.
                         with suppress(UnreachableError):
-                            async with open_sam(self._address) as connection:
+                            async with open_sam(self._address, self._login) as connection:
                                 await connection.wait_closed()
                         await self._check_router()
                         await trio.sleep(WATCH_INTERVAL_S)
@@ -270,7 +276,7 @@ class SamPublisher(Publisher):
 
     async def _check_router(self) -> None:
         with _told(), self._answering():
-            async with open_sam(self._address):
+            async with open_sam(self._address, self._login):
                 pass
 
     async def _confirm(self, service: _Service) -> None:
@@ -282,7 +288,7 @@ class SamPublisher(Publisher):
             raise PublisherError(service.problem)
 
     async def _find(self, service: _Service) -> None:
-        async with SamSession(self._address, None, self._options(quantity=1)) as client:
+        async with SamSession(self._address, None, self._options(quantity=1), self._login) as client:
             await service.ready.wait()
             await client.wait_ready()
             while True:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.i2p.destination import check_signature, make_destination, signing_key, split_destination
+from garlicfarm.i2p.destination import make_destination, signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key, make_bundle
 from garlicfarm.i2p.offline_signature import OfflineSignature, sign_offline, signer
@@ -21,7 +21,19 @@ from garlicfarm.i2p.session_configuration import (
     verify_session_configuration,
 )
 from garlicfarm.i2p.session_options import PURPOSES, Purpose, session_options
-from tests.i2p.encodings import NEVER_S, SEEDS, U32, all_keys, cut, flipped, long_term, public, refuses
+from tests.i2p.encodings import (
+    NEVER_S,
+    SEEDS,
+    U32,
+    all_keys,
+    cut,
+    destination_of,
+    ecdsa_keys,
+    flipped,
+    long_term,
+    public,
+    refuses,
+)
 
 SEED, TRANSIENT_SEED = bytes(range(32)), b"\7" * 32
 KEYS = long_term(SEED)
@@ -47,8 +59,13 @@ def test_address_of_a_destination_is_known() -> None:
 
 
 def test_key_of_another_type_is_refused() -> None:
-    for certificate in ("000000", "05000400080000", "05000400010000", "0500040007000000"):
-        with pytest.raises(ValueError, match="not of type 7"):
+    for certificate, type_ in (
+        ("000000", 0),
+        ("05000400080000", 8),
+        ("05000400000000", 0),
+        ("0500020007", 0),
+    ):
+        with pytest.raises(ValueError, match=f"of type {type_}.* are not supported"):
             signing_key(bytes(384) + bytes.fromhex(certificate))
 
 
@@ -64,21 +81,21 @@ def test_destination_of_the_wrong_size_is_not_made(key: int, filler: int) -> Non
 @given(SEEDS, SEEDS, U32, st.integers(0))
 def test_offline_signature_round_trips_and_with_a_bit_flipped_is_refused(seed, transient, expires_s, bit):
     destination = long_term(seed).destination
-    offline = sign_offline(seed, public(transient), expires_s)
+    offline = sign_offline(long_term(seed).sign, public(transient), expires_s)
     data = offline.encode()
     assert len(data) == 102
     assert OfflineSignature.decode(data) == offline
-    assert signer(destination, offline).public_bytes_raw() == public(transient)
+    assert signer(destination, offline).public == public(transient)
     refuses(lambda changed: OfflineSignature.decode(changed).verify(destination), flipped(data, bit))
 
 
 def test_offline_signature_of_another_length_or_range_is_refused() -> None:
-    offline = sign_offline(SEED, public(TRANSIENT_SEED), 5)
+    offline = sign_offline(KEYS.sign, public(TRANSIENT_SEED), 5)
     for part in cut(offline.encode()):
         refuses(OfflineSignature.decode, part)
     for expires_s, transient in ((-1, bytes(32)), (2**32, bytes(32)), (5, bytes(31))):
         with pytest.raises(ValueError, match="needs a public key"):
-            sign_offline(SEED, transient, expires_s)
+            sign_offline(KEYS.sign, transient, expires_s)
     with pytest.raises(ValueError, match="64 bytes"):
         OfflineSignature(5, bytes(32), bytes(63)).encode()
 
@@ -144,7 +161,7 @@ def test_configuration_that_cannot_be_written_is_refused(options: dict[str, str]
 
 @given(all_keys(), st.binary(max_size=100))
 def test_keys_sign_for_their_destination(keys: DestinationKeys, data: bytes) -> None:
-    check_signature(signer(keys.destination, keys.offline), keys.sign(data), data)
+    signer(keys.destination, keys.offline).check(keys.sign(data), data)
 
 
 @given(all_keys())
@@ -223,3 +240,39 @@ def test_repr_of_keys_shows_no_secret() -> None:
         assert repr(keys).startswith("<DestinationKeys ")
         assert keys.seed.hex() not in repr(keys)
         assert repr(keys.seed)[2:-1] not in repr(keys)
+
+
+# signing types
+
+
+@given(st.integers(1, 2**250), st.binary(max_size=100), st.integers(0))
+def test_ecdsa_key_signs_and_signs_bundles(number: int, data: bytes, bit: int) -> None:
+    keys = ecdsa_keys(number)
+    assert keys.type == 1
+    check = signing_key(keys.destination).check
+    check(keys.sign(data), data)
+    refuses(lambda changed: check(changed, data), flipped(keys.sign(data), bit))
+    made = make_bundle(keys, SEED, node=1, expires_s=9, now_ms=0, hops=1, quantity=2)
+    assert (made.type, signer(made.destination, made.offline).type) == (7, 7)
+
+
+def test_private_key_of_another_ecdsa_destination_is_refused() -> None:
+    with pytest.raises(ValueError, match="not that of its destination"):
+        DestinationKeys(destination=ecdsa_keys(5).destination, seed=ecdsa_keys(6).seed)
+
+
+def test_reddsa_key_is_for_routers_only() -> None:
+    keys = DestinationKeys(destination=destination_of(11, public(SEED)), seed=SEED)
+    assert decode_private_key(decode(keys.sam_private_key())) == keys
+    with pytest.raises(ConfigError, match=r"type 11 \(RedDSA_SHA512_Ed25519\).* the plugin sam"):
+        keys.session_configuration({}, 0)
+    with pytest.raises(ValueError, match="do not sign here"):
+        keys.sign(b"")
+    with pytest.raises(ValueError, match="sign no bundle here"):
+        make_bundle(keys, SEED, node=1, expires_s=9, now_ms=0, hops=1, quantity=2)
+
+
+@pytest.mark.parametrize("kind", [0, 2, 3, 5])
+def test_private_key_of_a_type_that_no_service_has_is_refused(kind: int) -> None:
+    size = {0: 128, 2: 96, 3: 132, 5: 128}[kind]
+    refuses(decode_private_key, destination_of(kind, bytes(size)) + bytes(256 + 32))

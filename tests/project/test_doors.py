@@ -74,7 +74,11 @@ DOORS: dict[str, set[str]] = {
     "i2p": PURE_GROUND
     | {
         "cryptography.exceptions",
-        "cryptography.hazmat.primitives.asymmetric.ed25519",  # what makes keys takes their seeds
+        # what makes keys takes their private keys
+        "cryptography.hazmat.primitives.asymmetric.ec",
+        "cryptography.hazmat.primitives.asymmetric.ed25519",
+        "cryptography.hazmat.primitives.asymmetric.utils",
+        "cryptography.hazmat.primitives.hashes",
     },
     "publishing": PURE_GROUND
     | {

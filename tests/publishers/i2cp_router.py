@@ -31,7 +31,7 @@ class FakeRouter:
     ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
     answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
     tunnels last that it asks with. ``limits``: the first of its answer to GetBandwidthLimits; by default
-    those of an i2pd that nothing passes through.
+    those of an i2pd that nothing passes through. ``version``: as it says it.
     """
 
     now_ms: Callable[[], int]
@@ -41,6 +41,7 @@ class FakeRouter:
     garbage: bytes | None = None
     tunnel_s: tuple[int, ...] = (600,)
     limits: tuple[int, ...] = ()
+    version: bytes = b"2.45.1"
     received: list[tuple[float, int, bytes]] = field(default_factory=list)
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
@@ -119,7 +120,9 @@ class FakeRouter:
             body = await take(length)
             self.received.append((trio.current_time(), type_, body))
             if type_ == DATE:
-                await send(stream, 33, struct.pack(">Q", self.now_ms()) + b"\x062.45.1")
+                await send(
+                    stream, 33, struct.pack(">Q", self.now_ms()) + bytes([len(self.version)]) + self.version
+                )
             elif type_ == CREATE_SESSION:
                 status = self.statuses.pop(0) if self.statuses else 1
                 await send(stream, 20, b"\x12\x34" + bytes([status]))

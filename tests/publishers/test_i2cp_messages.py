@@ -33,6 +33,7 @@ from garlicfarm.i2p.i2cp import (
     encode_reconfigure_session,
     encode_send_message,
 )
+from garlicfarm.i2p.lease_set import EncryptionKey
 
 u16 = st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
@@ -182,8 +183,12 @@ def test_messages_to_the_router_are_those_that_i2pd_took() -> None:
         "0000000629 1f2b 07 4c53 00"
     )
     key = bytes(range(32))
-    assert encode_create_lease_set2(0x1F2B, LEASE_SET_2, b"LS", key) == (
+    assert encode_create_lease_set2(0x1F2B, LEASE_SET_2, b"LS", [EncryptionKey(4, key)]) == (
         bytes.fromhex("0000002a29 1f2b 03 4c53 01 0004 0020") + key
+    )
+    two = [EncryptionKey(6, key), EncryptionKey(4, key[::-1])]
+    assert encode_create_lease_set2(0x1F2B, LEASE_SET_2, b"LS", two) == (
+        bytes.fromhex("0000004e29 1f2b 03 4c53 02 0006 0020") + key + bytes.fromhex("0004 0020") + key[::-1]
     )
     assert encode_send_message(0x1F2B, b"peer", b"gzip") == (
         bytes.fromhex("0000001205 1f2b") + b"peer" + bytes.fromhex("00000004") + b"gzip" + bytes(4)
@@ -195,7 +200,7 @@ def test_what_has_no_bytes_is_refused() -> None:
         lambda: encode_create_session(bytes(65_536)),
         lambda: encode_destroy_session(65_536),
         lambda: encode_get_date("9" * 256),
-        lambda: encode_create_lease_set2(1, LEASE_SET_2, b"LS", bytes(31)),
+        lambda: encode_create_lease_set2(1, LEASE_SET_2, b"LS", [EncryptionKey(4, bytes(31))]),
         lambda: encode_send_message(1, bytes(391), bytes(65_535)),
         lambda: encode_send_message(65_536, bytes(391), b""),
     ):

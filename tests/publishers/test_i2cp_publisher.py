@@ -19,7 +19,7 @@ from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import Order, PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import LIFETIME_S, bundle, long_term_keys, now_ms, publication
-from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, Listening
+from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, Listening
 
 KEYS = long_term_keys()
 
@@ -166,3 +166,17 @@ def test_keys_without_a_configuration_are_refused_before_anything_starts() -> No
     keys = replace(bundle(now_ms()), configurations={})
     with pytest.raises(ConfigError, match="without an I2CP configuration for meta"):
         make_publisher("i2cp", {}, Path(), site(keys))
+
+
+async def test_router_that_asks_for_a_login_gets_it_first(listening: Listening, tmp_path: Path) -> None:
+    password_file = tmp_path / "i2cp.password"
+    password_file.touch(mode=0o600)
+    password_file.write_text("s3cret!\n")
+    config = I2cpConfig(address=listening.address, user="farm", password_file=str(password_file))
+    async with I2cpPublisher(config, tmp_path, site()) as publisher:
+        await publisher.standby()
+        await publisher.publish(publication(KEYS, 7, now_ms()))
+    words = b"\x0di2cp.password=\x07s3cret!;" + b"\x0di2cp.username=\x04farm;"
+    asked = listening.router.bodies(DATE)
+    assert asked[0] == b"\x060.9.57" + len(words).to_bytes(2, "big") + words
+    assert {*asked} == {asked[0], b"\x060.9.57"}

@@ -309,7 +309,10 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"leases": "long"}, "leases"),
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
-        ({"mode": "meta"}, "target, keys, leases, client_headers and drain_s are for mode service only"),
+        (
+            {"mode": "meta"},
+            "target, keys, leases, encryption, client_headers and drain_s are for mode service only",
+        ),
     ],
 )
 async def test_wrong_table_is_one_clear_problem(make: Make, table: Mapping[str, Any], problem: str) -> None:

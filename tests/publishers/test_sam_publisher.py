@@ -417,3 +417,12 @@ async def test_keys_are_not_shown(make: Make, tmp_path: Path) -> None:
     publisher = make()
     secret = read_keys(tmp_path / "service.key", allow_expired=True).sam_private_key()[-40:]
     assert secret not in f"{publisher!r} {vars(publisher)}"
+
+
+async def test_router_that_asks_for_a_login_gets_it_on_each_connection(make, router, tmp_path):
+    password_file = tmp_path / "sam.password"
+    password_file.touch(mode=0o600)
+    password_file.write_text("s3cret!\r\nsecond line\n")
+    async with publishing(make(user="farm", password_file="sam.password")):
+        hellos = {command for command in router.commands if command.startswith("HELLO")}
+    assert hellos == {"HELLO VERSION MIN=3.0 MAX=3.1 USER=farm PASSWORD=s3cret!"}

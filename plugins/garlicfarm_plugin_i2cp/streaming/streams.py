@@ -21,6 +21,8 @@ from random import Random
 
 import msgspec
 
+from garlicfarm.i2p.destination import signing_key
+from garlicfarm.i2p.signing import Verifier
 from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits, RateLimit
 from garlicfarm_plugin_i2cp.streaming.packet import (
@@ -35,7 +37,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
-from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
     Ended,
@@ -259,7 +261,7 @@ class Streams:
     ) -> tuple[Verifier, Verifier]:
         """Check a packet that says itself who sent it; its sender's long-term key, and the one that signs."""
         try:
-            long_term = verifier_of(destination)
+            long_term = signing_key(destination)
         except ValueError:
             raise _RefusedError("unsupported key type") from None
         return long_term, self._verify(payload, packet, long_term, None, now_ms)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.i2p.lease_set import X25519, EncryptionKey, LeaseSet, encode_lease_set, verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import PublishOrder
@@ -42,7 +43,13 @@ class Bench(KeeperBench):
 
     keeper: ServiceKeeper
 
-    def __init__(self, nursery: trio.Nursery, keys: ServiceKeys, plan: LeasePlan) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        keys: ServiceKeys,
+        plan: LeasePlan,
+        encryption: Sequence[int] = (X25519,),
+    ) -> None:
         super().__init__(nursery)
         self.keys = keys
         self.payloads: list[bytes] = []
@@ -53,7 +60,10 @@ class Bench(KeeperBench):
         self.handed_over_at: list[float] = []
         """When it said that the clients have a successor; emptied when it took them back."""
         self.keeper = ServiceKeeper(
-            self.address, keys, plan, self, configuration=self.configuration, now_ms=self.now_ms
+            *(self.address, keys, plan, self),
+            configuration=self.configuration,
+            now_ms=self.now_ms,
+            encryption=encryption,
         )
 
     def on_payload(self, payload: bytes) -> None:
@@ -109,7 +119,8 @@ class Bench(KeeperBench):
             destination=keys.destination,
             published_s=self.router_ms() // 1000 + later_s,
             expires_s=expires_s,
-            encryption_key=b"\x77" * 32,
+            encryption_keys=(EncryptionKey(6, b"\x66" * 32), EncryptionKey(X25519, b"\x77" * 32)),
+            options=b"\1a=\1b;",  # as another program's
             leases=(),
             offline=keys.offline,
         )

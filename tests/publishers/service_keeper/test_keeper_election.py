@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.lease_set import X25519, EncryptionKey
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from tests.publishers.service_keeper.keeper_bench import BUNDLE_S, START_MS, Bench, publishing
@@ -31,7 +32,8 @@ async def test_elected_session_is_reconfigured_and_published_at_once(bench, auto
 async def test_key_of_the_lease_set_is_that_of_the_private_key_beside_it(bench, autojump_clock):
     first = await publishing(bench)
     private = X25519PrivateKey.from_private_bytes(first.private_key)
-    assert first.lease_set.encryption_key == private.public_key().public_bytes_raw()
+    (key,) = first.lease_set.encryption_keys
+    assert key == EncryptionKey(X25519, private.public_key().public_bytes_raw())
     assert first.lease_set.offline == bench.keys.keys.offline
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
@@ -21,7 +22,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
-from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
 
 MAX_SENDS = 12
 RESEND_S = 1.0
@@ -135,7 +136,7 @@ class Initiator:
         packet = decode_packet(decoded.data)
         assert packet.to_stream == self.stream
         if packet.flags & (SYNCHRONIZE | CLOSE | RESET):
-            long_term = verifier_of(self._service)
+            long_term = signing_key(self._service)
             transient = None if packet.flags & SYNCHRONIZE else getattr(self, "_signer", None)
             self._signer = verify_packet(decoded.data, packet, long_term, transient, self._now_ms)
         if packet.flags & RESET:

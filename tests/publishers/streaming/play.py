@@ -7,6 +7,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
+from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
@@ -21,7 +22,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
-from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import Established, Opened, Stream
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.streaming.network import NOW_MS, PEERS, SERVICE
@@ -53,7 +54,7 @@ class Play:
             packet = decode_packet(decoded.data)
             assert (decoded.from_port, decoded.to_port) == (80, 5)
             if packet.flags & (SYNCHRONIZE | CLOSE | RESET):
-                long_term = verifier_of(SERVICE.destination)
+                long_term = signing_key(SERVICE.destination)
                 verify_packet(decoded.data, packet, long_term, None, NOW_MS)
             assert peer == PEER.destination
             packets.append(packet)

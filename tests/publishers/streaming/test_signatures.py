@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
 
+from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.offline_signature import sign_offline
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
@@ -21,7 +21,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     decode_packet,
     encode_packet,
 )
-from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
+from tests.i2p.encodings import destination_of
 from tests.publishers.streaming.network import NOW_MS, PEERS
 
 CURVES: dict[int, tuple[Any, Any, int]] = {
@@ -32,12 +33,6 @@ CURVES: dict[int, tuple[Any, Any, int]] = {
 SEED = bytes(range(32))
 ED25519 = Ed25519PrivateKey.from_private_bytes(SEED)
 TRANSIENT = Ed25519PrivateKey.from_private_bytes(bytes([77]) * 32)
-
-
-def destination_of(kind: int, key: bytes) -> bytes:
-    field = key[:128].rjust(128, b"f")
-    extra = key[128:]
-    return bytes(256) + field + struct.pack(">BHHH", 5, 4 + len(extra), kind, 0) + extra
 
 
 def ecdsa(kind: int) -> tuple[bytes, Any, int]:
@@ -55,7 +50,7 @@ def ecdsa(kind: int) -> tuple[bytes, Any, int]:
 
 
 def check(destination: bytes, encoded: bytes, now_ms: int = NOW_MS) -> None:
-    verify_packet(encoded, decode_packet(encoded), verifier_of(destination), None, now_ms)
+    verify_packet(encoded, decode_packet(encoded), signing_key(destination), None, now_ms)
 
 
 def syn(destination: bytes, **changes: Any) -> Packet:
@@ -85,23 +80,23 @@ def test_ecdsa_is_verified(kind: int) -> None:
 @pytest.mark.parametrize("kind", [0, 4, 5, 6, 8, 10, 99])
 def test_other_key_types_are_refused(kind: int) -> None:
     with pytest.raises(ValueError, match="not supported"):
-        verifier_of(destination_of(kind, bytes(32)))
+        signing_key(destination_of(kind, bytes(32)))
 
 
 def test_destination_without_a_key_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match="not supported"):
-        verifier_of(bytes(384) + b"\0\0\0")
+        signing_key(bytes(384) + b"\0\0\0")
 
 
 @pytest.mark.parametrize("kind", sorted(CURVES))
 def test_ecdsa_key_that_is_no_point_is_refused(kind: int) -> None:
     with pytest.raises(ValueError, match=r"."):
-        verifier_of(destination_of(kind, b"\x01" * (2 * CURVES[kind][2])))
+        signing_key(destination_of(kind, b"\x01" * (2 * CURVES[kind][2])))
 
 
 def offline_syn(expires_s: int, **changes: Any) -> bytes:
     peer = PEERS[0]
-    block = sign_offline(peer.seed, TRANSIENT.public_key().public_bytes_raw(), expires_s).encode()
+    block = sign_offline(peer.sign, TRANSIENT.public_key().public_bytes_raw(), expires_s).encode()
     packet = syn(peer.destination, signed_options=changes.pop("block", block))
     packet.flags |= OFFLINE_SIGNATURE
     return encode_packet(packet, TRANSIENT.sign)
@@ -116,7 +111,7 @@ def test_transient_key_signs_until_it_expires() -> None:
 
 
 def test_transient_key_of_an_earlier_packet_signs_later_ones() -> None:
-    long_term = verifier_of(PEERS[0].destination)
+    long_term = signing_key(PEERS[0].destination)
     first = offline_syn(NOW_MS // 1000 + 1)
     transient = verify_packet(first, decode_packet(first), long_term, None, NOW_MS)
     later = encode_packet(Packet(1, 7, 3, 0, flags=CLOSE), TRANSIENT.sign)
@@ -126,7 +121,7 @@ def test_transient_key_of_an_earlier_packet_signs_later_ones() -> None:
 
 
 def test_transient_key_that_another_signed_is_refused() -> None:
-    block = sign_offline(PEERS[1].seed, TRANSIENT.public_key().public_bytes_raw(), 2**32 - 1).encode()
+    block = sign_offline(PEERS[1].sign, TRANSIENT.public_key().public_bytes_raw(), 2**32 - 1).encode()
     with pytest.raises(ValueError, match="does not match"):
         check(PEERS[0].destination, offline_syn(0, block=block))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.i2p.destination import signing_key
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     ECHO,
@@ -22,7 +23,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
-from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Readable, Stream
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.i2cp_keys import bundle
@@ -57,7 +58,7 @@ def test_syn_answer_of_a_bundle_carries_its_offline_signature() -> None:
     data = decode_payload(payload).data
     answer = decode_packet(data)
     assert answer.flags & OFFLINE_SIGNATURE
-    verify_packet(data, answer, verifier_of(keys.destination), None, NOW_MS)
+    verify_packet(data, answer, signing_key(keys.destination), None, NOW_MS)
 
 
 @pytest.mark.parametrize(
