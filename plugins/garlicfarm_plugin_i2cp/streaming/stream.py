@@ -37,7 +37,9 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf
 
-EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
+EndReason: TypeAlias = Literal[
+    "closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out", "banned"
+]
 
 MAX_DATA_BYTES = 1812
 """Of a packet that fits two tunnel messages, between destinations with ECIES keys (proposal 155)."""
@@ -359,7 +361,8 @@ class Writable(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     """The last event of a stream. ``closed``: both sides have closed, and the peer has all that was written;
     ``reset``: by us; ``timed_out``: the peer acknowledges nothing; ``idle``: it sends nothing;
-    ``crowded_out``: it had not acknowledged our SYN, and others needed the place."""
+    ``crowded_out``: it had not acknowledged our SYN, and others needed the place; ``banned``: see
+    `Streams.ban`."""
 
     stream: Stream
     reason: EndReason

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, islice
@@ -100,16 +101,25 @@ class Streams:
     """The incoming streams of one destination. Sans-I/O.
 
     ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
+    ``admits``: whether the peer with this hash of its destination may open streams; see also `ban`.
     ``refused`` counts what was dropped, by cause; ``counts``, the packets with data, SYN or CLOSE that were
     sent.
 
     After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
     """
 
-    def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        random: Random,
+        limits: Limits = DEFAULT_LIMITS,
+        admits: Callable[[bytes], bool] = lambda peer_hash: True,
+    ) -> None:
         self.refused: Counter[str] = Counter()
         self.counts = Counts()
         self._random = random
+        self._admits = admits
         self._limits = limits
         self._pool = BufferPool(limits.buffer_bytes)
         self._shared = Shared(
@@ -217,7 +227,7 @@ class Streams:
             raise _RefusedError("malformed SYN")
         if len(packet.nacks) == _HASH_WORDS and tuple(packet.nacks) != self._hash_words:
             raise _RefusedError("SYN for another destination")
-        peer_hash = sha256(packet.destination).digest()
+        peer_hash = self._admit(packet.destination)
         peer = self._peers.get(peer_hash)
         if peer is not None and (known := peer.streams.get(packet.from_stream)) is not None:
             if known.stream.ended is None:
@@ -246,6 +256,7 @@ class Streams:
             raise _RefusedError("unexpected pong")
         if packet.destination is None:
             raise _RefusedError("malformed ping")
+        self._admit(packet.destination)
         if not self._pongs.admit(self._now_s):
             raise _RefusedError("too many pings")
         self._verify_first(payload, packet, packet.destination, now_ms)
@@ -253,6 +264,13 @@ class Streams:
         self._answers.append(
             (packet.destination, encode_payload(encode_packet(pong), payload.to_port, payload.from_port))
         )
+
+    def _admit(self, destination: bytes) -> bytes:
+        """The hash of a destination that is not banned."""
+        peer_hash = sha256(destination).digest()
+        if not self._admits(peer_hash):
+            raise _RefusedError("banned")
+        return peer_hash
 
     def _verify_first(
         self, payload: Payload, packet: Packet, destination: bytes, now_ms: int
@@ -308,6 +326,13 @@ class Streams:
         for incoming in list(self._by_id.values()):
             if incoming.stream.ended is None:
                 incoming.stream.reset()
+
+    def ban(self, peer_hash: bytes) -> None:
+        """End the streams of the peer with this hash of its destination; ``admits`` keeps it from opening
+        others."""
+        peer = self._peers.get(peer_hash)
+        for incoming in list(peer.streams.values()) if peer is not None else ():
+            incoming.stream.end("banned")
 
     def address_peers(self, now_s: float) -> None:
         """Send an ACK to each peer that was heard of in the last minute, a number of them at most. An ACK for

@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import sha256
 
 import pytest
 import trio
@@ -82,6 +83,18 @@ async def test_megabyte_each_way_arrives_unchanged_and_no_more_is_sent_than_has_
         client.close()
         await settled(network)
         assert network.most_sent <= room
+
+
+async def test_banned_client_is_reset_and_its_connection_ends() -> None:
+    async with service(echo) as network:
+        client, other = network.open(b"client"), network.client(long_term_keys(4))
+        other.open(b"other")
+        await client.until(lambda: client.received == b"client")
+        network.server.ban(sha256(long_term_keys(3).destination).digest())
+        await client.until(lambda: client.is_reset)
+        await wait_until(lambda: network.server.open_streams == 1)
+        await other.send(b" is served")
+        await other.until(lambda: other.received == b"other is served")
 
 
 async def test_eof_of_the_client_ends_that_direction_only() -> None:

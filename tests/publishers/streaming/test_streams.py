@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -240,6 +241,23 @@ def test_pings_beyond_the_limit_unsigned_and_pongs_are_refused() -> None:
     assert play.streams.refused == {"unsigned": 1, "too many pings": 2, "unexpected pong": 1}
     play.now_s += 1.0
     assert len(play.give(ping(), signed_by=PEER)) == 1
+
+
+def test_banned_peer_is_refused_and_its_streams_end() -> None:
+    banned: set[bytes] = set()
+    play = Play(admits=lambda peer_hash: peer_hash not in banned)
+    stream = play.open()
+    banned.add(sha256(PEER.destination).digest())
+    play.streams.ban(sha256(PEER.destination).digest())
+    assert [packet.flags & RESET for packet in play.take()] == [RESET]
+    assert play.events == [Ended(stream, "banned")]
+    for packet in (syn(), syn(id_=9), ping()):
+        assert play.give(packet, signed_by=PEER) == []
+    assert play.streams.refused == {"banned": 3}
+    banned.clear()
+    play.open(id_=9)
+    play.streams.ban(sha256(PEERS[1].destination).digest())
+    assert len(play.streams) == 1
 
 
 def test_payload_of_another_protocol_is_refused(play: Play) -> None:
