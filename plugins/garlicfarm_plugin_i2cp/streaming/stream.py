@@ -91,7 +91,8 @@ class Stream:
     """An incoming stream. `Streams` makes it.
 
     ``peer``: the peer's destination, binary. ``local_port``, ``peer_port``: I2CP's, 0: none. ``ended``: why
-    it has ended; None: it has not. ``heard_s``: when a packet of the peer came last."""
+    it has ended; None: it has not. ``heard_s``: when a packet of the peer came last. ``active_s``: when it
+    last carried something that was new, in either direction."""
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class Stream:
             self._max_data, limits.window, limits.send_buffer_bytes, shared.pool, peer_window
         )
         self._receive = ReceiveHalf(limits.receive_buffer_bytes, shared.pool)
-        self.heard_s = now_s
+        self.heard_s = self.active_s = now_s
+        self._has_data = bool(syn.data)
         self._ack_s: float | None = None
         self._unacknowledged = 0
         self._unchoking = 0
@@ -178,6 +180,15 @@ class Stream:
         return self._send.is_established
 
     @property
+    def has_carried(self) -> bool:
+        """The peer has received something, and has sent data or received some."""
+        return self._send.acknowledged > (not self._has_data)
+
+    def may_take(self, sequence: int) -> bool:
+        """Whether packet ``sequence`` may bring something new."""
+        return self._receive.is_new(sequence)
+
+    @property
     def round_trip_s(self) -> float | None:
         """Its estimate; None: nothing was acknowledged yet."""
         return self._send.round_trip.smoothed_s
@@ -201,7 +212,7 @@ class Stream:
         """Take a packet whose ids and signature were checked. Returns False: it acknowledges what was not
         sent, and nothing of it was taken."""
         self.heard_s = now_s
-        flags = packet.flags
+        flags, acknowledged = packet.flags, self._send.acknowledged
         if flags & RESET:
             self.end("reset_by_peer")
             return True
@@ -209,6 +220,8 @@ class Stream:
             packet.ack_through, packet.nacks, now_s
         ):
             return False
+        if self._send.acknowledged > acknowledged:
+            self.active_s = now_s
         if not flags & SYNCHRONIZE:
             self._take_delay(packet.delay_ms, now_s)
         if packet.sequence or flags & SYNCHRONIZE:
@@ -282,6 +295,8 @@ class Stream:
         had_gap = self._receive.has_gap
         has_news = self._receive.receive(packet.sequence, packet.data, is_close=bool(packet.flags & CLOSE))
         if has_news:
+            self._has_data = True
+            self.active_s = now_s
             self._on_event(Readable(self))
         self._unacknowledged += 1
         if not is_next or had_gap or self._unacknowledged >= PACKETS_PER_ACK or packet.flags & CLOSE:
@@ -335,13 +350,7 @@ class Stream:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A peer has opened a stream."""
-
-    stream: Stream
-
-
-class Established(msgspec.Struct, frozen=True):
-    """The peer has acknowledged our SYN, so it receives what is sent to it."""
+    """A stream is to be served: its peer has acknowledged our SYN, or has sent data with its own."""
 
     stream: Stream
 
@@ -361,11 +370,10 @@ class Writable(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     """The last event of a stream. ``closed``: both sides have closed, and the peer has all that was written;
     ``reset``: by us; ``timed_out``: the peer acknowledges nothing; ``idle``: it sends nothing;
-    ``crowded_out``: it had not acknowledged our SYN, and others needed the place; ``banned``: see
-    `Streams.ban`."""
+    ``crowded_out``: another one needed its place; ``banned``: see `Streams.ban`."""
 
     stream: Stream
     reason: EndReason
 
 
-Event: TypeAlias = Opened | Established | Readable | Writable | Ended
+Event: TypeAlias = Opened | Readable | Writable | Ended

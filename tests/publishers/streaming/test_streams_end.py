@@ -74,13 +74,15 @@ def test_reset_is_told_to_the_peer_in_the_place_that_it_waits_for(play: Play, st
     assert (reset.sequence, reset.flags) == (2, RESET | SIGNATURE_INCLUDED)
     (again,) = play.give(to(stream, 1, 0, data=b"unaware"))
     assert (again.sequence, again.flags) == (1, RESET | SIGNATURE_INCLUDED)
+    assert play.give(to(stream, 1, 0, data=b"unaware")) == []
     for _ in range(20):
+        play.now_s += 1
         play.give(to(stream, 1, 0, data=b"unaware"))
-    assert play.streams.refused["for a stream that has ended"] == 13
+    assert play.streams.refused["for a stream that has ended"] == 14
 
 
 def test_reset_before_the_answer_to_syn_is_its_answer(play: Play) -> None:
-    play.give_bytes(encode_payload(encode_packet(syn(), PEER.sign), 5, 80))
+    play.give_bytes(encode_payload(encode_packet(syn(data=b"GET"), PEER.sign), 5, 80))
     play.streams.take_events()[0].stream.reset()
     (reset,) = play.take()
     assert (reset.to_stream, reset.sequence) == (PEER_ID, 0)
