@@ -46,6 +46,13 @@ def test_stream_of_a_peer_that_closed_may_still_be_written_to(play: Play, stream
     assert play.take()[0].data == b"late"
 
 
+def test_what_a_peer_sends_after_its_close_is_dropped(play: Play, stream: Stream) -> None:
+    play.give(to(stream, 1, flags=CLOSE), signed_by=PEER)
+    play.give(to(stream, 2, data=b"after the end"))
+    assert stream.read(100) == b""
+    assert stream.is_at_eof
+
+
 @pytest.mark.parametrize("flags", [CLOSE, RESET])
 @pytest.mark.parametrize("signed_by", [None, PEERS[1]])
 def test_close_and_reset_of_another_are_refused(play, stream, flags, signed_by):
