@@ -161,10 +161,17 @@ def encoded(packet: Packet, keys: DestinationKeys | None = None) -> bytes:
 
 
 def syn_of(
-    keys: DestinationKeys, id_: int, *, signed_by: DestinationKeys | None = None, data: bytes = b""
+    keys: DestinationKeys,
+    id_: int,
+    *,
+    signed_by: DestinationKeys | None = None,
+    data: bytes = b"",
+    service: bytes = SERVICE.destination,
 ) -> bytes:
     flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
-    packet = Packet(0, id_, 0, 0, _NONCE, flags, destination=keys.destination, max_data=1812, data=data)
+    digest = sha256(service).digest()
+    words = [int.from_bytes(digest[at : at + 4], "big") for at in range(0, 32, 4)]
+    packet = Packet(0, id_, 0, 0, words, flags, destination=keys.destination, max_data=1812, data=data)
     return encoded(packet, signed_by or keys)
 
 
