@@ -184,6 +184,11 @@ class Stream:
         """The peer has received something, and has sent data or received some."""
         return self._send.acknowledged > (not self._has_data)
 
+    @property
+    def received(self) -> int:
+        """Bytes that were not read."""
+        return self._receive.buffered
+
     def may_take(self, sequence: int) -> bool:
         """Whether packet ``sequence`` may bring something new."""
         return self._receive.is_new(sequence)

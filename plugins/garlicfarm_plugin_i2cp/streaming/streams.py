@@ -74,6 +74,8 @@ ACTIVE_S = 20.0
 """A stream that has carried something within this time gives way to no stranger's."""
 EARLY_PART = 8
 """At most this part of the streams are strangers' that are served before they are open."""
+HALF_OPEN_BYTES = 8192
+"""So much data of a stream that is not served yet is enough."""
 MAX_SERVED = 8192
 """Peers that are remembered."""
 MAX_TURNED_AWAY = 8192
@@ -262,6 +264,8 @@ class Streams:
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
+        if packet.data and stream.received >= HALF_OPEN_BYTES and not self._is_served(incoming):
+            raise _RefusedError("too early")
         if flags & CLOSE and not stream.may_take(packet.sequence):
             packet.flags = flags = flags & ~CLOSE  # it came before
         if flags & (CLOSE | RESET):

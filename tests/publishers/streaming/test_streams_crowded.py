@@ -6,7 +6,7 @@ import pytest
 
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
-from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, RESET, SYNCHRONIZE, Packet
+from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, NO_ACK, RESET, SYNCHRONIZE, Packet
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.play import PEER, Crowd, Play, syn, to
@@ -147,6 +147,20 @@ def test_few_strangers_are_served_at_once_and_all_peers_that_were_served_before(
     assert opened(crowd) == 1 + 3
     crowd.give(Packet(answers[3].from_stream, answers[3].to_stream, 0, 0))
     assert crowd.events[-1].stream.read(10) == b"GET"
+
+
+def test_stream_that_is_not_served_yet_takes_only_little_data() -> None:
+    crowd = Crowd(Limits(streams=1))
+    crowd.open(PEER, data=b"GET")  # has the only place
+    peer = strangers(1)[0]
+    answer = crowd.answer(syn(peer=peer, id_=7), peer)
+    for sequence in range(1, 100):
+        crowd.give(Packet(0, 7, sequence, 0, flags=NO_ACK, data=bytes(1000)))
+    assert crowd.play.streams.refused == {"too early": 90}
+    assert crowd.play.streams.buffered < 10_000
+    crowd.play.now_s += 30
+    crowd.give(Packet(answer.from_stream, 7, 0, 0))
+    assert crowd.play.streams.refused == {"too early": 90, "crowded out": 1}
 
 
 def test_strangers_beyond_the_limit_are_answered_once_they_ask_again() -> None:
