@@ -180,9 +180,11 @@ class Stream:
         return self._send.is_established
 
     @property
-    def has_carried(self) -> bool:
-        """The peer has received something, and has sent data or received some."""
-        return self._send.acknowledged > (not self._has_data)
+    def rank(self) -> Literal[0, 1, 2]:
+        """0: it has carried nothing; 1: data of a peer that receives; 2: what the peer has acknowledged."""
+        if self._send.acknowledged > 1:
+            return 2
+        return 1 if self._send.acknowledged and self._has_data else 0
 
     @property
     def received(self) -> int:

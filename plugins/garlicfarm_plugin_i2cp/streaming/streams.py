@@ -6,8 +6,9 @@ before the peer knows our id, and even before its SYN: then they wait for it for
 
 A stream is half-open until its peer has acknowledged our SYN, and costs little: anyone can sign SYNs with
 destinations made up for them. Then it is open and served. One whose data comes first is served at once, as
-long as few are. Where there is no place left, the least active stream gives way, whoever has it. Peers whose
-streams have carried something are remembered: they have places and signatures apart from those of strangers.
+long as few are. Where there is no place left, the least active stream gives way, whoever has it; where all
+are active, it waits. Peers that were answered are remembered: the half-open streams and signatures of others
+take nothing from theirs.
 
 What has ended leaves a tombstone for a time, if it was served: it answers a peer that did not notice, and a
 SYN that is replayed, or late, opens nothing.
@@ -18,6 +19,7 @@ Source: I2P's streaming specification; streaming documentation, "Setup", "Ping /
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -70,8 +72,11 @@ MAX_ANSWERS = 2048
 """That wait, beside the packets of streams."""
 MAX_SIGNATURES_OF_A_STREAM = 16
 """That are verified after its SYN. It needs one."""
-ACTIVE_S = 20.0
-"""A stream that has carried something within this time gives way to no stranger's."""
+ACTIVE_S = (0.0, 8.0, 20.0)
+"""By a stream's rank: one that has carried something new within this time gives way to no stranger's."""
+WAITS_S = 30.0
+"""For a place, once its peer has acknowledged our SYN."""
+WAITING_TURN_S = 0.5
 EARLY_PART = 8
 """At most this part of the streams are strangers' that are served before they are open."""
 HALF_OPEN_BYTES = 8192
@@ -180,6 +185,8 @@ class Streams:
         self._peers: dict[bytes, _Peer] = {}
         self._open: dict[_Incoming, None] = {}
         self._served_early: dict[_Incoming, None] = {}
+        self._waiting: dict[_Incoming, float] = {}
+        self._waiting_turn_s = 0.0
         self._strangers, self._known = _Entrance(limits), _Entrance(limits)
         self._served: OrderedDict[bytes, None] = OrderedDict()
         self._turned_away: OrderedDict[tuple[bytes, int], float] = OrderedDict()
@@ -264,7 +271,7 @@ class Streams:
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
-        if packet.data and stream.received >= HALF_OPEN_BYTES and not self._is_served(incoming):
+        if not self._is_served(incoming) and packet.data and stream.received >= HALF_OPEN_BYTES:
             raise _RefusedError("too early")
         if flags & CLOSE and not stream.may_take(packet.sequence):
             packet.flags = flags = flags & ~CLOSE  # it came before
@@ -275,9 +282,10 @@ class Streams:
             self._verify(payload, packet, *incoming.verifiers, self._known.signatures, now_ms)
         if not stream.receive(packet, self._now_s):
             raise _RefusedError("acknowledges what was not sent")
-        if incoming.places is not self._open and stream.ended is None and stream.is_established:
+        is_open = incoming.places is self._open or incoming in self._waiting
+        if not is_open and stream.ended is None and stream.is_established:
             self._on_established(incoming)
-        if stream.has_carried and not incoming.is_remembered:
+        if not incoming.is_remembered and stream.rank == 2:
             incoming.is_remembered = True
             self._remember(incoming.peer_hash)
 
@@ -438,28 +446,40 @@ class Streams:
             self._serve(incoming, self._served_early)
 
     def _on_established(self, incoming: _Incoming) -> None:
-        if incoming.places is not self._served_early and not self._has_room:
-            served = chain(self._open, self._served_early)
-            if not self._make_room(served, is_known=incoming.is_known):
-                stream = incoming.stream
-                self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
-                stream.end("crowded_out")
-                raise _RefusedError("too many streams")
-        self._serve(incoming, self._open)
+        if incoming.places is self._served_early or self._finds_room(incoming):
+            self._serve(incoming, self._open)
+        else:
+            self._waiting[incoming] = self._now_s + WAITS_S
+
+    def _finds_room(self, incoming: _Incoming) -> bool:
+        served = chain(self._open, self._served_early)
+        return self._has_room or self._make_room(served, is_known=incoming.is_known)
+
+    def _serve_waiting(self) -> None:
+        if self._now_s < self._waiting_turn_s:
+            return
+        self._waiting_turn_s = self._now_s + WAITING_TURN_S
+        for incoming, until_s in list(self._waiting.items()):
+            if self._finds_room(incoming):
+                del self._waiting[incoming]
+                self._serve(incoming, self._open)
+            elif until_s <= self._now_s:
+                self.refused["too many streams"] += 1
+                incoming.stream.reset()
+            else:
+                break
 
     def _make_room(self, streams: Iterable[_Incoming], *, is_known: bool) -> bool:
         """End the least active of ``streams``. ``is_known``: for a peer served before. Returns False: all
         are too active."""
-        since_s = self._now_s - ACTIVE_S
         least = min(
             (
                 each
                 for each in streams
-                if not each.stream.has_carried
-                or each.stream.active_s < since_s
+                if each.stream.active_s <= self._now_s - ACTIVE_S[each.stream.rank]
                 or (is_known and not each.is_known)
             ),
-            key=lambda each: (each.stream.has_carried, each.is_known, each.stream.active_s),
+            key=lambda each: (each.stream.rank, each.is_known, each.stream.active_s),
             default=None,
         )
         if least is not None:
@@ -526,8 +546,11 @@ class Streams:
         if not same:
             del self._by_peer_id[stream.peer_id]
         del incoming.places[incoming]
+        was_waiting = self._waiting.pop(incoming, None) is not None
         self._changed.pop(incoming, None)
         incoming.wake_s = None
+        if was_waiting and stream.ended == "reset":
+            self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
         if not was_served:
             self._forget(incoming)
             return
@@ -607,6 +630,7 @@ class Streams:
             if incoming.wake_s == at_s:
                 incoming.wake_s = None
                 self._changed[incoming] = None
+        self._serve_waiting()
         taken = self._take_answers(-(-limit // 4))
         while self._changed and len(taken) < limit:
             incoming = next(iter(self._changed))
@@ -637,7 +661,8 @@ class Streams:
         room (``limit``) does not count."""
         while self._timers and self._timers[0][2].wake_s != self._timers[0][0]:
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        wake_s = self._timers[0][0] if self._timers else None
+        return min(wake_s or math.inf, self._waiting_turn_s) if self._waiting else wake_s
 
     def _set_timer(self, incoming: _Incoming) -> None:
         at_s = incoming.stream.wake_s

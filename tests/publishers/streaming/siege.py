@@ -90,7 +90,7 @@ class Visitor:
     has the answer to its SYN. ``waited_s``: how long each request has waited for its answer; inf: it has
     none."""
 
-    _ids = count(1)
+    _ids = count(1 << 20)
 
     def __init__(self, siege: Siege, keys: DestinationKeys, round_trip_s: float) -> None:
         self._siege = siege

@@ -24,8 +24,8 @@ ANSWERED_AT_LEAST = 0.95
 Attack = Callable[[Siege], None]
 
 
-def idle(destinations: int, streams_each: int) -> Attack:
-    return lambda siege: Attacker(siege, streams_each).begin(destinations)
+def idle(destinations: int, streams_each: int, data: bytes = b"") -> Attack:
+    return lambda siege: Attacker(siege, streams_each, data).begin(destinations)
 
 
 def syns(per_s: int, data: bytes = b"") -> Attack:
@@ -77,6 +77,7 @@ def data(per_s: int) -> Attack:
 ATTACKS = {
     "256 idle, one of each destination": idle(256, 1),
     "4 x 64 idle": idle(4, 64),
+    "256 idle in the middle of a request": idle(256, 1, b"as"),
     "50 SYN/s": syns(50),
     "50 SYN/s with data": syns(50, b"ask\n"),
     "300 SYN/s": syns(300),

@@ -9,11 +9,21 @@ from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, NO_ACK, RESET, SYNCHRONIZE, Packet
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
 from tests.publishers.i2cp_keys import long_term_keys
-from tests.publishers.streaming.play import PEER, Crowd, Play, syn, to
+from tests.publishers.streaming.play import PEER, PEER_ID, Crowd, Play, syn, to
 
 
 def strangers(count: int) -> list[DestinationKeys]:
     return [long_term_keys(1000 + number) for number in range(count)]
+
+
+def served(crowd: Crowd, peer: DestinationKeys = PEER) -> None:
+    """Let a peer be answered."""
+    stream = crowd.open(peer, id_=1000, data=b"GET")
+    stream.write(b"answer")
+    crowd.take()
+    crowd.give(to(stream, 0, 1))
+    stream.reset()
+    crowd.take()
 
 
 def ended(crowd: Crowd) -> list[Stream]:
@@ -46,17 +56,47 @@ def test_stream_that_gives_way_is_reset() -> None:
     assert [packet.to_stream for packet in crowd.sent if packet.flags & RESET] == [first.peer_id]
 
 
-def test_streams_that_are_active_give_way_to_no_stranger() -> None:
+def test_stream_waits_for_a_place_while_all_others_are_active() -> None:
     crowd = Crowd(Limits(streams=2))
     active = [crowd.open(peer, data=b"GET") for peer in strangers(2)]
-    assert crowd.try_open(PEER) is None
-    assert crowd.sent[-1].flags & RESET
-    assert crowd.play.streams.refused == {"too many streams": 1}
-    crowd.play.now_s += 15
+    assert crowd.try_open(PEER, data=b"GET") is None
+    wake_s = crowd.play.streams.wake_s
+    assert wake_s is not None
+    assert wake_s <= crowd.play.now_s + 0.5
+    crowd.play.now_s += 5
     crowd.give(to(active[1], 1, data=b"more"))
-    crowd.play.now_s += 10
-    crowd.open(PEER, id_=2)
+    assert ended(crowd) == []
+    crowd.play.now_s += 5
+    crowd.take()
     assert ended(crowd) == [active[0]]
+    assert isinstance(crowd.events[-1], Opened)
+    assert crowd.events[-1].stream.read(10) == b"GET"
+    assert crowd.play.streams.refused == {"crowded out": 1}
+
+
+def test_stream_that_has_waited_in_vain_is_reset() -> None:
+    crowd = Crowd(Limits(streams=1))
+    active = crowd.open(PEER, data=b"GET")
+    assert crowd.try_open(strangers(1)[0]) is None
+    for sequence in range(1, 7):
+        crowd.play.now_s += 5
+        crowd.give(to(active, sequence, data=b"more"))
+    assert [packet.to_stream for packet in crowd.sent if packet.flags & RESET] == [PEER_ID]
+    assert crowd.play.streams.refused == {"too many streams": 1}
+    assert crowd.play.streams.wake_s > crowd.play.now_s + 10
+    assert len(crowd.play.streams) == 1
+
+
+def test_stream_with_an_answer_may_be_silent_for_longer_than_one_without() -> None:
+    crowd = Crowd(Limits(streams=2))
+    first, second = (crowd.open(peer, data=b"GET") for peer in strangers(2))
+    first.write(b"answer")
+    crowd.take()
+    crowd.give(to(first, 0, 1))
+    crowd.give(to(second, 1, data=b"more"))
+    crowd.play.now_s += 10
+    crowd.open(PEER)
+    assert ended(crowd) == [second]
 
 
 def test_acknowledged_answer_is_activity() -> None:
@@ -72,7 +112,7 @@ def test_acknowledged_answer_is_activity() -> None:
 
 def test_active_streams_of_strangers_give_way_to_a_peer_that_was_served_before() -> None:
     crowd = Crowd(Limits(streams=2))
-    crowd.open(PEER, data=b"GET").reset()
+    served(crowd)
     active = [crowd.open(peer, data=b"GET") for peer in strangers(2)]
     again = crowd.open(PEER, id_=2, data=b"GET")
     assert ended(crowd)[1:] == [active[0]]
@@ -122,7 +162,7 @@ def test_half_open_streams_take_no_place_and_the_oldest_is_forgotten_without_a_w
 
 def test_half_open_streams_of_strangers_leave_those_of_peers_served_before_alone() -> None:
     crowd = Crowd(Limits(half_open=1))
-    crowd.open(PEER, data=b"GET").reset()
+    served(crowd)
     answer = crowd.answer(syn(id_=9), PEER)
     for peer in strangers(3):
         crowd.answer(syn(peer=peer, id_=7), peer)
@@ -140,7 +180,7 @@ def test_answer_to_syn_that_is_never_acknowledged_is_sent_twice_and_then_forgott
 
 def test_few_strangers_are_served_at_once_and_all_peers_that_were_served_before() -> None:
     crowd = Crowd(Limits(streams=16))
-    crowd.open(PEER, data=b"GET").reset()
+    served(crowd)
     answers = [crowd.answer(syn(peer=peer, data=b"GET"), peer) for peer in strangers(4)]
     assert opened(crowd) == 1 + 2
     crowd.answer(syn(id_=9, data=b"GET"), PEER)
@@ -165,7 +205,7 @@ def test_stream_that_is_not_served_yet_takes_only_little_data() -> None:
 
 def test_strangers_beyond_the_limit_are_answered_once_they_ask_again() -> None:
     crowd = Crowd(Limits(new_peers_per_s=1))
-    crowd.open(PEER, data=b"GET")
+    served(crowd)
     crowd.play.now_s += 1
     asking = strangers(4)
     syns = [syn(peer=peer, id_=7) for peer in asking]
@@ -196,6 +236,8 @@ def test_forged_signatures_spend_nothing_of_those_who_sign() -> None:
 
 def test_signatures_of_strangers_beyond_the_limit_are_not_verified_and_those_of_others_are() -> None:
     crowd = Crowd(Limits(signatures_per_s=2))
+    served(crowd)
+    crowd.play.now_s += 1
     stream = crowd.open(PEER, data=b"GET")
     crowd.play.now_s += 1
     for peer in strangers(3):
