@@ -18,7 +18,7 @@ def strangers(count: int) -> list[DestinationKeys]:
 
 def served(crowd: Crowd, peer: DestinationKeys = PEER) -> None:
     """Let a peer be answered."""
-    stream = crowd.open(peer, id_=1000, data=b"GET")
+    stream = crowd.open(peer, id_=4000, data=b"GET")
     stream.write(b"answer")
     crowd.take()
     crowd.give(to(stream, 0, 1))
@@ -120,6 +120,62 @@ def test_active_streams_of_strangers_give_way_to_a_peer_that_was_served_before()
     crowd.open(strangers(3)[2])
     assert ended(crowd)[2:] == [active[1]]
     assert again.ended is None
+
+
+def test_streams_of_strangers_give_way_before_those_that_have_carried_as_much() -> None:
+    crowd = Crowd(Limits(streams=3))
+    served(crowd)
+    idlest = crowd.open(PEER, data=b"GET")
+    stranger = crowd.open(strangers(1)[0], data=b"GET")
+    nothing = crowd.open(PEER, id_=2)
+    crowd.play.now_s += 30
+    for number, gives_way in enumerate((nothing, stranger, idlest)):
+        crowd.open(PEER, id_=10 + number, data=b"GET")
+        assert gives_way.ended == "crowded_out"
+
+
+def test_peer_that_was_not_answered_yet_is_a_stranger() -> None:
+    crowd = Crowd(Limits(new_peers_per_s=1))
+    crowd.open(PEER, data=b"GET")
+    assert not crowd.try_answer(syn(id_=2), PEER)
+
+
+def test_peers_served_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garlicfarm_plugin_i2cp.streaming.streams.MAX_SERVED", 2)
+    crowd = Crowd(Limits(new_peers_per_s=1))
+    peers = strangers(3)
+    for peer in (*peers[:2], peers[0], peers[2]):
+        served(crowd, peer)
+        crowd.play.now_s += 200
+        crowd.take()
+    assert crowd.try_answer(syn(peer=long_term_keys(2000)), long_term_keys(2000))
+    known = [crowd.try_answer(syn(peer=peer), peer) is not None for peer in peers]
+    assert known == [True, False, True]
+
+
+def test_strangers_turned_away_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garlicfarm_plugin_i2cp.streaming.streams.MAX_TURNED_AWAY", 2)
+    crowd = Crowd(Limits(new_peers_per_s=2))
+    fresh = [long_term_keys(number) for number in range(2000, 2004)]
+    asking = strangers(3)
+    for peer in (*fresh[:2], *asking):
+        crowd.try_answer(syn(peer=peer, id_=7), peer)
+    crowd.play.now_s += 5
+    again = (*fresh[2:], *reversed(asking))
+    answered = [crowd.try_answer(syn(peer=peer, id_=7), peer) is not None for peer in again]
+    assert answered == [True, True, True, True, False]
+
+
+def test_syns_of_half_open_strangers_that_come_again_are_answered_within_the_limit() -> None:
+    crowd = Crowd(Limits(new_peers_per_s=1))
+    peers = strangers(2)
+    for peer in peers:
+        assert crowd.try_answer(syn(peer=peer, id_=7), peer)
+        crowd.play.now_s += 1
+    crowd.play.now_s += 1
+    answered = [crowd.try_answer(syn(peer=peer, id_=7), peer) is not None for peer in peers]
+    assert answered == [True, False]
+    assert crowd.play.streams.refused == {"too many new peers": 1}
 
 
 def test_peer_with_as_many_streams_as_it_may_have_replaces_its_least_active_one() -> None:
@@ -289,3 +345,12 @@ def test_answers_of_streams_that_have_ended_leave_room_for_others() -> None:
     stream.write(b"answer")
     taken = [packet.flags & RESET for packet in crowd.take(8)]
     assert taken.count(0) >= 1
+
+
+def test_answers_that_wait_are_bounded() -> None:
+    crowd = Crowd(Limits(streams=3000, streams_per_peer=3000, signatures_per_s=3000, new_peers_per_s=3000))
+    served(crowd)
+    for id_ in range(1, 2100):
+        crowd.receive(syn(id_=id_, data=b"GET"), PEER)
+    crowd.play.streams.reset_all()
+    assert len(crowd.take(10_000)) == 2048
