@@ -156,14 +156,16 @@ def test_peers_served_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 def test_strangers_turned_away_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("garlicfarm_plugin_i2cp.streaming.streams.MAX_TURNED_AWAY", 2)
     crowd = Crowd(Limits(new_peers_per_s=2))
-    fresh = [long_term_keys(number) for number in range(2000, 2004)]
+    fresh = [long_term_keys(number) for number in range(2000, 2006)]
     asking = strangers(3)
     for peer in (*fresh[:2], *asking):
         crowd.try_answer(syn(peer=peer, id_=7), peer)
     crowd.play.now_s += 5
-    again = (*fresh[2:], *reversed(asking))
-    answered = [crowd.try_answer(syn(peer=peer, id_=7), peer) is not None for peer in again]
-    assert answered == [True, True, True, True, False]
+    answered = []
+    for again in ((*fresh[2:4], *asking[1:]), (*fresh[4:], asking[0])):
+        answered += [crowd.try_answer(syn(peer=peer, id_=7), peer) is not None for peer in again]
+        crowd.play.now_s += 1
+    assert answered == [True, True, True, True, True, True, False]
 
 
 def test_syns_of_half_open_strangers_that_come_again_are_answered_within_the_limit() -> None:
