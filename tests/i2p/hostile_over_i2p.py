@@ -6,6 +6,7 @@ JSON document per line. In a network namespace: python -m tests.i2p.hostile_over
 from __future__ import annotations
 
 import math
+import random
 import resource
 import statistics
 import sys
@@ -54,7 +55,7 @@ PLANS = (
 )
 ROUND_TRIPS_S = (1.0, 5.0)
 REQUESTS = 10
-"""Of each kind of client, one a second."""
+"""Of each kind of client, one in `EACH_S` on average."""
 EACH_S = 1.0
 PATIENCE_S = 25.0
 TAKES_PLACES_S = 20.0
@@ -360,6 +361,7 @@ class Battlefield:
         self._honest = honest
         self._attackers = attackers
         self._port = port
+        self._random = random.Random(1)
 
     async def see(self, name: str) -> None:
         """One attack on a service of its own: nobody was served there before."""
@@ -387,12 +389,10 @@ class Battlefield:
             await trio.sleep(1)
             async with trio.open_nursery() as asking:
                 for number in range(REQUESTS):
-                    for visitor in regulars:
+                    newcomers = [each[number] for each in visitors.values() if len(each) == REQUESTS]
+                    for visitor in (*regulars, *newcomers):
                         asking.start_soon(visitor.ask)
-                    for who, each in visitors.items():
-                        if who.startswith("new"):
-                            asking.start_soon(each[number].ask)
-                    await trio.sleep(EACH_S)
+                        await trio.sleep(self._random.uniform(0, EACH_S / 2))
             leaf = (await publisher.status()).leaf
             assert leaf is not None
             assert leaf.streams is not None
