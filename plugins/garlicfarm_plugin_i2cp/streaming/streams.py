@@ -118,15 +118,16 @@ class _Peer:
 @dataclass(slots=True, eq=False)
 class _Incoming:
     """A stream until it is forgotten. ``is_known``: its peer was served before. ``places``: those that it has
-    one of, until it has ended. ``signatures``: how many were verified. ``wake_s``: its timer. Of a tombstone:
-    it is forgotten at ``until_s``; RESET answers as often as ``resets`` says, or the payload ``last_ack``
-    does, or nothing, again from ``answers_s`` on."""
+    one of, until it has ended. ``is_served``: the application was told of it. ``signatures``: how many were
+    verified. ``wake_s``: its timer. Of a tombstone: it is forgotten at ``until_s``; RESET answers as often as
+    ``resets`` says, or the payload ``last_ack`` does, or nothing, again from ``answers_s`` on."""
 
     stream: Stream
     peer_hash: bytes
     verifiers: tuple[Verifier, Verifier]
     is_known: bool
     places: dict[_Incoming, None]
+    is_served: bool = False
     is_remembered: bool = False
     signatures: int = 0
     wake_s: float | None = None
@@ -271,7 +272,7 @@ class Streams:
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
-        if not self._is_served(incoming) and packet.data and stream.received >= HALF_OPEN_BYTES:
+        if not incoming.is_served and packet.data and stream.received >= HALF_OPEN_BYTES:
             raise _RefusedError("too early")
         if flags & CLOSE and not stream.may_take(packet.sequence):
             packet.flags = flags = flags & ~CLOSE  # it came before
@@ -282,8 +283,7 @@ class Streams:
             self._verify(payload, packet, *incoming.verifiers, self._known.signatures, now_ms)
         if not stream.receive(packet, self._now_s):
             raise _RefusedError("acknowledges what was not sent")
-        is_open = incoming.places is self._open or incoming in self._waiting
-        if not is_open and stream.ended is None and stream.is_established:
+        if incoming.places is not self._open and stream.ended is None and stream.is_established:
             self._on_established(incoming)
         if not incoming.is_remembered and stream.rank == 2:
             incoming.is_remembered = True
@@ -435,7 +435,8 @@ class Streams:
 
     def _serve(self, incoming: _Incoming, places: dict[_Incoming, None]) -> None:
         del incoming.places[incoming]
-        if incoming.places is not self._served_early:
+        if not incoming.is_served:
+            incoming.is_served = True
             self._events[Opened(incoming.stream)] = None
         incoming.places = places
         places[incoming] = None
@@ -446,7 +447,9 @@ class Streams:
             self._serve(incoming, self._served_early)
 
     def _on_established(self, incoming: _Incoming) -> None:
-        if incoming.places is self._served_early or self._finds_room(incoming):
+        if incoming in self._waiting:
+            return
+        if incoming.is_served or self._finds_room(incoming):
             self._serve(incoming, self._open)
         else:
             self._waiting[incoming] = self._now_s + WAITS_S
@@ -526,18 +529,14 @@ class Streams:
 
     def _on_event(self, event: Event) -> None:
         incoming = self._by_id[event.stream.id]
-        if isinstance(event, Readable) and not self._is_served(incoming):
+        if not incoming.is_served and isinstance(event, Readable):
             self._on_early_data(incoming)
-        is_served = self._is_served(incoming)
-        if is_served:
+        if incoming.is_served:
             self._events[event] = None
         if isinstance(event, Ended):
-            self._bury(incoming, was_served=is_served)
+            self._bury(incoming)
 
-    def _is_served(self, incoming: _Incoming) -> bool:
-        return incoming.places is self._open or incoming.places is self._served_early
-
-    def _bury(self, incoming: _Incoming, *, was_served: bool) -> None:
+    def _bury(self, incoming: _Incoming) -> None:
         """Nothing is left of a stream that was half-open; its peer may open it again."""
         stream = incoming.stream
         self._peers[incoming.peer_hash].open -= 1
@@ -549,9 +548,9 @@ class Streams:
         was_waiting = self._waiting.pop(incoming, None) is not None
         self._changed.pop(incoming, None)
         incoming.wake_s = None
-        if was_waiting and stream.ended == "reset":
+        if was_waiting and stream.ended != "reset_by_peer":
             self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
-        if not was_served:
+        if not incoming.is_served:
             self._forget(incoming)
             return
         if stream.ended == "closed":

@@ -87,6 +87,14 @@ def test_stream_that_has_waited_in_vain_is_reset() -> None:
     assert len(crowd.play.streams) == 1
 
 
+def test_stream_that_gives_way_while_it_waits_is_reset() -> None:
+    crowd = Crowd(Limits(streams=1, streams_per_peer=1))
+    crowd.open(strangers(1)[0], data=b"GET")
+    assert crowd.try_open(PEER, id_=1) is None
+    crowd.answer(syn(id_=2), PEER)
+    assert [packet.to_stream for packet in crowd.sent if packet.flags & RESET] == [1]
+
+
 def test_stream_with_an_answer_may_be_silent_for_longer_than_one_without() -> None:
     crowd = Crowd(Limits(streams=2))
     first, second = (crowd.open(peer, data=b"GET") for peer in strangers(2))
