@@ -187,8 +187,8 @@ class Stream:
         return 1 if self._send.acknowledged and self._has_data else 0
 
     @property
-    def received(self) -> int:
-        """Bytes that were not read."""
+    def unread(self) -> int:
+        """Bytes that have come and were not read."""
         return self._receive.buffered
 
     def may_take(self, sequence: int) -> bool:

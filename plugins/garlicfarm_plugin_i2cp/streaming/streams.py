@@ -272,7 +272,7 @@ class Streams:
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
-        if not incoming.is_served and packet.data and stream.received >= HALF_OPEN_BYTES:
+        if not incoming.is_served and packet.data and stream.unread >= HALF_OPEN_BYTES:
             raise _RefusedError("too early")
         if flags & CLOSE and not stream.may_take(packet.sequence):
             packet.flags = flags = flags & ~CLOSE  # it came before
