@@ -46,13 +46,23 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
             le=600,
         ),
     ] = DRAIN_S
+    max_connections_per_minute: Annotated[
+        int, setting("Mode service: that one client may open; 0: any number.", ge=0, le=1_000_000)
+    ] = 0
 
     def __post_init__(self) -> None:
         is_service = self.mode == "service"
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
-        others = (self.target, self.keys, self.leases, self.encryption, self.client_headers, self.drain_s)
-        if not is_service and others != ("", "", "default", "x25519", False, DRAIN_S):
+        has_service_keys = (
+            self.leases != "default"
+            or self.encryption != "x25519"
+            or self.client_headers
+            or self.drain_s != DRAIN_S
+            or self.max_connections_per_minute
+        )
+        if not is_service and (self.target or self.keys or has_service_keys):
             raise ValueError(
-                "target, keys, leases, encryption, client_headers and drain_s are for mode service only"
+                "target, keys, leases, encryption, client_headers, drain_s and max_connections_per_minute "
+                "are for mode service only"
             )

@@ -72,7 +72,9 @@ class ServicePublisher(Publisher):
         self._server = StreamServer(
             self._keys.keys,
             self._target,
-            limits=limits_for(_max_open_files()),
+            limits=msgspec.structs.replace(
+                limits_for(_max_open_files()), connections_per_minute=config.max_connections_per_minute
+            ),
             random=random.SystemRandom(),
             has_client_headers=config.client_headers,
             drain_s=config.drain_s,

@@ -18,7 +18,7 @@ def now_ms() -> int:
 
 
 def long_term_keys(number: int = 1) -> DestinationKeys:
-    return long_term(bytes([number]) * 32)
+    return long_term(number.to_bytes(2, "big") * 16 if number > 255 else bytes([number]) * 32)
 
 
 def bundle(now_ms: int, *, expires_s: int | None = None, hops: int = 3) -> DestinationKeys:

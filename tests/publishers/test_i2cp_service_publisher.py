@@ -193,8 +193,8 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
             await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, len(body)) + body)
         await wait_until(lambda: bool(listening.router.bodies(SEND_MESSAGE)))
         leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
-        assert leaf.current_connections == 1
         # a SYN that the peer has not acknowledged
+        assert leaf.current_connections == 0
         assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)
         leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over
         assert leaf.current_bandwidth is not None
@@ -264,6 +264,18 @@ async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make, no
             await publisher.standby()
 
 
+async def test_client_opens_no_more_streams_in_a_minute_than_it_may(make: Make, listening: Listening) -> None:
+    async with make(max_connections_per_minute=2) as publisher:
+        await publisher.standby()
+        await publisher.publish(order())
+        for number in range(3):
+            payload = syn(number + 1)
+            body = b"\x12\x34" + struct.pack(">II", number, len(payload)) + payload
+            await send(listening.router.streams[0], 31, body)
+        leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
+        assert leaf.streams == StreamFigures(sent_packets=2, resent_packets=0, refused=1)
+
+
 @pytest.mark.slow
 async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: Listening) -> None:
     """Of 256 that the process may open, 64 are for streams, and 16 for those of one peer."""
@@ -275,14 +287,15 @@ async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     async with publisher:
         await publisher.standby()
+        await publisher.publish(order())
         for number in range(20):
             payload = syn(number + 1)
             body = b"\x12\x34" + struct.pack(">II", number, len(payload)) + payload
             await send(listening.router.streams[0], 31, body)
-        await publisher.publish(order())  # it has read all of them then
-        await wait_until(lambda: len(listening.router.bodies(SEND_MESSAGE)) >= 16)
-        await publisher.retire(None)  # the router has read all answers then
-        assert len(listening.router.bodies(SEND_MESSAGE)) == 16
+        leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused >= 4)
+        assert leaf.configured_connections == 64
+        await publisher.retire(None)  # it has read all of them then
+        assert (await leaf_where(publisher, bool)).streams.refused == 4
 
 
 async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
@@ -309,9 +322,10 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"leases": "long"}, "leases"),
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
+        ({"max_connections_per_minute": -1}, "max_connections_per_minute"),
         (
             {"mode": "meta"},
-            "target, keys, leases, encryption, client_headers and drain_s are for mode service only",
+            "target, keys, leases, encryption, client_headers, drain_s and max_connections_per_minute",
         ),
     ],
 )

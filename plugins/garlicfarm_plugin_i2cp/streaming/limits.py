@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 _FLOOR_BYTES = 16 * 1024
@@ -12,24 +14,28 @@ _PART = 16
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """``streams``: open at once, ``streams_per_peer``: of one destination. ``half_open``: with a SYN answer
-    that was not acknowledged; another makes the oldest end. ``receive_buffer_bytes``,
-    ``send_buffer_bytes``: of one stream. ``buffer_bytes``: of all together, in both directions. ``window``:
-    packets in flight. ``early_packets``: that came before their SYN, of all peers. ``idle_s``: a stream
-    ends after so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was
-    acknowledged. ``new_peers_per_s``: that have had no stream lately; the router looks up the LeaseSet of
-    each."""
+    """``streams``: served at once; ``streams_per_peer``: of one destination, with those that are half-open.
+    ``half_open``: whose SYN answer was not acknowledged, of peers that were served before, and as many of
+    others; another makes the oldest end. ``receive_buffer_bytes``, ``send_buffer_bytes``: of one stream.
+    ``buffer_bytes``: of all together, in both directions. ``window``: packets in flight.
+    ``early_packets``: that came before their SYN, of all peers. ``signatures_per_s``: that are verified, of
+    peers that were not served before, and as many of others. ``new_peers_per_s``: of those that were not, how
+    many are answered, and how many more that ask again; the router looks up the LeaseSet of each.
+    ``connections_per_minute``: that one destination may open; 0: any number. ``idle_s``: a stream ends after
+    so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was acknowledged."""
 
     streams: int = 256
     streams_per_peer: int = 64
-    half_open: int = 128
+    half_open: int = 2048
     receive_buffer_bytes: int = 512 * 1024
     send_buffer_bytes: int = 256 * 1024
     buffer_bytes: int = 64 * 1024 * 1024
     window: int = 128
     early_packets: int = 64
     pongs_per_s: int = 10
+    signatures_per_s: int = 500
     new_peers_per_s: int = 50
+    connections_per_minute: int = 0
     idle_s: float = 3600.0
     half_closed_s: float = 300.0
 
@@ -42,7 +48,7 @@ def limits_for(open_files: int) -> Limits:
     """Those in a process that may have so many files and sockets open. Each stream takes a socket: all
     together a quarter of them, so that the node's files and links have theirs."""
     streams = min(_MAX_STREAMS, open_files // 4)
-    return Limits(streams=streams, streams_per_peer=streams // 4, half_open=streams // 2)
+    return Limits(streams=streams, streams_per_peer=streams // 4)
 
 
 class RateLimit:
@@ -60,6 +66,27 @@ class RateLimit:
         if self._count >= self._per_s:
             return False
         self._count += 1
+        return True
+
+
+class MinuteLimit:
+    """Admits so many of each peer in each minute of a clock; 0: all."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._minute = 0
+        self._counts: Counter[bytes] = Counter()
+
+    def admit(self, peer_hash: bytes, now_s: float) -> bool:
+        """Whether one more is within the limit; then it counts."""
+        if not self._per_minute:
+            return True
+        if self._minute != int(now_s // 60):
+            self._minute = int(now_s // 60)
+            self._counts.clear()
+        if self._counts[peer_hash] >= self._per_minute:
+            return False
+        self._counts[peer_hash] += 1
         return True
 
 

@@ -34,6 +34,8 @@ class ReceiveHalf:
 
     def receive(self, sequence: int, data: bytes, *, is_close: bool) -> bool:
         """Take packet ``sequence``. Returns whether there are new bytes to read, or their end."""
+        if self.is_closed:
+            return False
         if sequence == self.through + 1:
             if self._pool.room(len(self._data), self._limit) == 0:
                 return False

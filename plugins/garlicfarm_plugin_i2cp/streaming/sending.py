@@ -20,7 +20,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, SYNCHRONIZE
 
 MAX_TIMEOUTS = 10
 """In a row, before the stream ends (i2pd; Java I2P: 8)."""
-MAX_TIMEOUTS_OF_SYN = 3
+MAX_TIMEOUTS_OF_SYN = 1
+"""The peer sends its own again, and then has another answer."""
 MAX_TIMEOUTS_OF_CLOSE = 4
 """Where nothing but CLOSE is missing: i2pd answers with its own, and forgets the stream at once."""
 NACKS_OF_A_LOSS = 2
@@ -48,6 +49,8 @@ class SendHalf:
 
     def __init__(self, max_data: int, window: int, limit: int, pool: BufferPool, peer: PeerWindow) -> None:
         self.next_sequence = 0
+        self.acknowledged = 0
+        """Packets, SYN too."""
         self.is_choked = False
         """The peer wants nothing new."""
         self.round_trip = RoundTrip()
@@ -120,6 +123,7 @@ class SendHalf:
         return True
 
     def _on_acknowledged(self, done: list[Sent], now_s: float) -> None:
+        self.acknowledged += len(done)
         was_full = len(self._in_flight) - self._lost_count >= self._window.size
         for sent in done:
             del self._in_flight[sent.sequence]

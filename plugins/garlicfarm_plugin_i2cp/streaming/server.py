@@ -9,8 +9,8 @@ concern, and sleeps until the core's next timer. It runs once for all the payloa
 that one packet acknowledges many. It takes no more from the core than there is room for: what waits there
 acknowledges the newest packets when it is sent, and is not sent twice meanwhile.
 
-Each stream has a task. It begins when data has come, or the peer has acknowledged our SYN: a SYN alone costs
-no connection. It connects to the service and runs two more, one for each direction::
+Each stream has a task. It begins when the core says that the stream is to be served: a SYN alone costs no
+connection. It connects to the service and runs two more, one for each direction::
 
     client ── Stream.read ──▶ _carry_in  ──▶ service
     client ◀─ Stream.write ── _carry_out ◀── service
@@ -24,10 +24,11 @@ A stream does not move to the destination's next server: its client sends the re
 So those that are open at a hand-over are reset, at once or after a while, and the client can open others.
 Streams that begin later, of clients that do not know yet, are served to their end.
 
-There are at most as many connections as streams may be open: one that still takes the last bytes of a stream
-that has ended counts, too. Memory for each stream is bounded: the core's two buffers, and one chunk for each
-direction. A slow service stops the client through the receive window, a slow client stops the service through
-TCP. The core ends streams that are idle, and those whose client does not acknowledge.
+There are as many connections as streams that are served. One that still takes the last bytes of a stream that
+has ended goes on beside them; where they are more than a quarter of that, the one that has taken longest is
+closed. Memory for each stream is bounded: the core's two buffers, and one chunk for each direction. A slow
+service stops the client through the receive window, a slow client stops the service through TCP. The core
+ends streams that are idle, and those whose client does not acknowledge.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
     Ended,
     EndReason,
-    Established,
     Event,
     Keys,
     Opened,
@@ -66,6 +66,7 @@ STALL_TIMEOUT_S = 600.0
 """As long as a service may read nothing of what a client sends."""
 DROP_TIMEOUT_S = 30.0
 """As long as the rest of what a client sends is dropped once the service has closed."""
+LAST_BYTES_PART = 4
 CHUNK_BYTES = 16_384
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -79,11 +80,9 @@ class _Connection:
         self.readable = trio.Event()
         self.writable = trio.Event()
         self.scope = trio.CancelScope()
-        self.has_begun = False
-        """Its task, which may have ended."""
         self.is_dropping = False
         """The service reads no more."""
-        self.is_serving = False
+        self.is_serving = True
         """Its task runs."""
 
 
@@ -108,6 +107,7 @@ class StreamServer:
     :param random: for the streams' ids
     :param has_client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
     :param drain_s: how long the streams that are open at a hand-over may finish; then they are reset
+    :param admits: whether the client with this hash of its destination may open streams; also `ban` it
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
     """
 
@@ -120,6 +120,7 @@ class StreamServer:
         random: random.Random,
         has_client_headers: bool = False,
         drain_s: float = 0.0,
+        admits: Callable[[bytes], bool] = lambda peer_hash: True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._target = target
@@ -128,9 +129,11 @@ class StreamServer:
         self._drained_s = math.inf
         self._draining: list[Stream] = []
         self._now_ms = now_ms
-        self._streams = Streams(keys, random=random, limits=limits)
-        self._max_connections = limits.streams
+        self._streams = Streams(keys, random=random, limits=limits, admits=admits)
+        self._max_streams = limits.streams
         self._connections: dict[Stream, _Connection] = {}
+        self._last_bytes: dict[_Connection, None] = {}
+        """Of the connections, those whose streams have ended."""
         self._outbox: Outbox | None = None
         self._nursery: trio.Nursery | None = None
         self._pause = trio.CancelScope()
@@ -139,7 +142,7 @@ class StreamServer:
 
     @property
     def open_streams(self) -> int:
-        """How many streams there are that have not ended, or whose last bytes the service has not taken."""
+        """How many streams are served, or have ended and the service has not taken their last bytes."""
         return len(self._connections)
 
     @property
@@ -154,8 +157,8 @@ class StreamServer:
 
     @property
     def max_streams(self) -> int:
-        """How many there may be at once."""
-        return self._max_connections
+        """How many may be served at once."""
+        return self._max_streams
 
     @property
     def counts(self) -> Counts:
@@ -200,6 +203,11 @@ class StreamServer:
     def take_back(self) -> None:
         """This server has it again: no stream has to end."""
         self._draining, self._drained_s = [], math.inf
+
+    def ban(self, peer_hash: bytes) -> None:
+        """Reset the streams of the client with this hash of its destination."""
+        self._streams.ban(peer_hash)
+        self._wake()
 
     def address_peers(self) -> None:
         """Send each peer that was heard of lately something unsigned, beside which its router gets what ours
@@ -256,37 +264,34 @@ class StreamServer:
             self._on_opened(event.stream)
         elif connection := self._connections.get(event.stream):
             match event:
-                case Established():
-                    self._begin(connection)
                 case Readable():
                     connection.readable.set()
-                    self._begin(connection)
                 case Writable():
                     connection.writable.set()
                 case Ended(_, reason):
                     self._on_ended(connection, reason)
 
     def _on_opened(self, stream: Stream) -> None:
-        if len(self._connections) >= self._max_connections:
-            self.refused["too many connections"] += 1
-            stream.reset()
-            self._wake()
-        else:
-            self._connections[stream] = _Connection(stream)
-
-    def _begin(self, connection: _Connection) -> None:
-        if self._nursery is not None and not connection.has_begun:
-            connection.has_begun = connection.is_serving = True
+        if self._nursery is not None:
+            connection = self._connections[stream] = _Connection(stream)
             self._nursery.start_soon(self._serve, connection)
 
     def _on_ended(self, connection: _Connection, reason: EndReason) -> None:
-        if reason != "closed":  # else the service may not have taken all
+        if reason != "closed" or not connection.is_serving:
             connection.scope.cancel()
-        self._forget(connection)
+            del self._connections[connection.stream]
+            return
+        self._last_bytes[connection] = None
+        if len(self._last_bytes) > max(1, self._max_streams // LAST_BYTES_PART):
+            longest = next(iter(self._last_bytes))
+            self.refused["crowded out"] += 1
+            longest.scope.cancel()
+            self._forget(longest)
 
     def _forget(self, connection: _Connection) -> None:
-        if not connection.is_serving and connection.stream.ended is not None:
-            self._connections.pop(connection.stream, None)
+        """Of a stream that has ended."""
+        self._connections.pop(connection.stream, None)
+        self._last_bytes.pop(connection, None)
 
     def _fail(self, connection: _Connection, problem: str) -> None:
         """End both directions: the service is at fault."""
@@ -314,7 +319,8 @@ class StreamServer:
             if not is_whole:
                 connection.stream.reset()
                 self._wake()
-            self._forget(connection)
+            if connection.stream.ended is not None:
+                self._forget(connection)
 
     async def _connect(self, connection: _Connection) -> trio.SocketStream:
         """The connection to the service; cancelled if there is none."""

@@ -37,7 +37,9 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf
 
-EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
+EndReason: TypeAlias = Literal[
+    "closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out", "banned"
+]
 
 MAX_DATA_BYTES = 1812
 """Of a packet that fits two tunnel messages, between destinations with ECIES keys (proposal 155)."""
@@ -89,7 +91,8 @@ class Stream:
     """An incoming stream. `Streams` makes it.
 
     ``peer``: the peer's destination, binary. ``local_port``, ``peer_port``: I2CP's, 0: none. ``ended``: why
-    it has ended; None: it has not. ``heard_s``: when a packet of the peer came last."""
+    it has ended; None: it has not. ``heard_s``: when a packet of the peer came last. ``active_s``: when it
+    last carried something that was new, in either direction."""
 
     def __init__(
         self,
@@ -117,7 +120,8 @@ class Stream:
             self._max_data, limits.window, limits.send_buffer_bytes, shared.pool, peer_window
         )
         self._receive = ReceiveHalf(limits.receive_buffer_bytes, shared.pool)
-        self.heard_s = now_s
+        self.heard_s = self.active_s = now_s
+        self._has_data = bool(syn.data)
         self._ack_s: float | None = None
         self._unacknowledged = 0
         self._unchoking = 0
@@ -176,6 +180,22 @@ class Stream:
         return self._send.is_established
 
     @property
+    def rank(self) -> Literal[0, 1, 2]:
+        """0: it has carried nothing; 1: data of a peer that receives; 2: what the peer has acknowledged."""
+        if self._send.acknowledged > 1:
+            return 2
+        return 1 if self._send.acknowledged and self._has_data else 0
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have come and were not read."""
+        return self._receive.buffered
+
+    def may_take(self, sequence: int) -> bool:
+        """Whether packet ``sequence`` may bring something new."""
+        return self._receive.is_new(sequence)
+
+    @property
     def round_trip_s(self) -> float | None:
         """Its estimate; None: nothing was acknowledged yet."""
         return self._send.round_trip.smoothed_s
@@ -199,7 +219,7 @@ class Stream:
         """Take a packet whose ids and signature were checked. Returns False: it acknowledges what was not
         sent, and nothing of it was taken."""
         self.heard_s = now_s
-        flags = packet.flags
+        flags, acknowledged = packet.flags, self._send.acknowledged
         if flags & RESET:
             self.end("reset_by_peer")
             return True
@@ -207,6 +227,8 @@ class Stream:
             packet.ack_through, packet.nacks, now_s
         ):
             return False
+        if self._send.acknowledged > acknowledged:
+            self.active_s = now_s
         if not flags & SYNCHRONIZE:
             self._take_delay(packet.delay_ms, now_s)
         if packet.sequence or flags & SYNCHRONIZE:
@@ -280,6 +302,8 @@ class Stream:
         had_gap = self._receive.has_gap
         has_news = self._receive.receive(packet.sequence, packet.data, is_close=bool(packet.flags & CLOSE))
         if has_news:
+            self._has_data = True
+            self.active_s = now_s
             self._on_event(Readable(self))
         self._unacknowledged += 1
         if not is_next or had_gap or self._unacknowledged >= PACKETS_PER_ACK or packet.flags & CLOSE:
@@ -333,13 +357,7 @@ class Stream:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A peer has opened a stream."""
-
-    stream: Stream
-
-
-class Established(msgspec.Struct, frozen=True):
-    """The peer has acknowledged our SYN, so it receives what is sent to it."""
+    """A stream is to be served: its peer has acknowledged our SYN, or has sent data with its own."""
 
     stream: Stream
 
@@ -359,10 +377,10 @@ class Writable(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     """The last event of a stream. ``closed``: both sides have closed, and the peer has all that was written;
     ``reset``: by us; ``timed_out``: the peer acknowledges nothing; ``idle``: it sends nothing;
-    ``crowded_out``: it had not acknowledged our SYN, and others needed the place."""
+    ``crowded_out``: another one needed its place; ``banned``: see `Streams.ban`."""
 
     stream: Stream
     reason: EndReason
 
 
-Event: TypeAlias = Opened | Established | Readable | Writable | Ended
+Event: TypeAlias = Opened | Readable | Writable | Ended

@@ -4,8 +4,14 @@ A packet names its stream by the id that we chose, and by that of the peer. Both
 shows who sent it, since I2CP does not say. What opens or ends a stream is signed. The first packets may come
 before the peer knows our id, and even before its SYN: then they wait for it for a while.
 
-What has ended leaves a tombstone for a time: it answers a peer that did not notice, and a SYN that is
-replayed, or late, opens nothing.
+A stream is half-open until its peer has acknowledged our SYN, and costs little: anyone can sign SYNs with
+destinations made up for them. Then it is open and served. One whose data comes first is served at once, as
+long as few are. Where there is no place left, the least active stream gives way, whoever has it; where all
+are active, it waits. Peers that were answered are remembered: the half-open streams and signatures of others
+take nothing from theirs.
+
+What has ended leaves a tombstone for a time, if it was served: it answers a peer that did not notice, and a
+SYN that is replayed, or late, opens nothing.
 
 Source: I2P's streaming specification; streaming documentation, "Setup", "Ping / Pong".
 """
@@ -13,10 +19,12 @@ Source: I2P's streaming specification; streaming documentation, "Setup", "Ping /
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import count, islice
+from itertools import chain, count, islice
 from random import Random
 
 import msgspec
@@ -24,7 +32,13 @@ import msgspec
 from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.signing import Verifier
 from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits, RateLimit
+from garlicfarm_plugin_i2cp.streaming.limits import (
+    DEFAULT_LIMITS,
+    BufferPool,
+    Limits,
+    MinuteLimit,
+    RateLimit,
+)
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     ECHO,
@@ -41,7 +55,6 @@ from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
     Ended,
-    Established,
     Event,
     Keys,
     Opened,
@@ -55,6 +68,26 @@ EARLY_S = 10.0
 TOMBSTONE_S = 120.0
 MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
+LATE_ANSWER_S = 1.0
+"""Between two answers of one tombstone."""
+MAX_ANSWERS = 2048
+"""That wait, beside the packets of streams."""
+MAX_SIGNATURES_OF_A_STREAM = 16
+"""That are verified after its SYN. It needs one."""
+ACTIVE_S = (0.0, 8.0, 20.0)
+"""By a stream's rank: one that has carried something new within this time gives way to no stranger's."""
+WAITS_S = 30.0
+"""For a place, once its peer has acknowledged our SYN."""
+WAITING_TURN_S = 0.5
+EARLY_PART = 8
+"""At most this part of the streams are strangers' that are served before they are open."""
+HALF_OPEN_BYTES = 8192
+"""So much data of a stream that is not served yet is enough."""
+MAX_SERVED = 8192
+"""Peers that are remembered."""
+MAX_TURNED_AWAY = 8192
+ASKS_AGAIN_S = 3.0
+"""A SYN that comes again after this time is of one who waits: i2pd and Java I2P repeat theirs after 9 s."""
 PONG_DATA_BYTES = 32
 LATELY_S = 60.0
 MAX_ADDRESSED = 256
@@ -86,32 +119,57 @@ class _Peer:
 
 @dataclass(slots=True, eq=False)
 class _Incoming:
-    """A stream until it is forgotten. ``wake_s``: its timer. Of a tombstone: it is forgotten at ``until_s``;
-    RESET answers as often as ``resets`` says, or the payload ``last_ack`` does, or nothing."""
+    """A stream until it is forgotten. ``is_known``: its peer was served before. ``places``: those that it has
+    one of, until it has ended. ``is_served``: the application was told of it. ``signatures``: how many were
+    verified. ``wake_s``: its timer. Of a tombstone: it is forgotten at ``until_s``; RESET answers as often as
+    ``resets`` says, or the payload ``last_ack`` does, or nothing, again from ``answers_s`` on."""
 
     stream: Stream
     peer_hash: bytes
     verifiers: tuple[Verifier, Verifier]
+    is_known: bool
+    places: dict[_Incoming, None]
+    is_served: bool = False
+    is_remembered: bool = False
+    signatures: int = 0
     wake_s: float | None = None
     until_s: float = 0.0
     last_ack: bytes | None = None
     resets: int = 0
+    answers_s: float = 0.0
+
+
+class _Entrance:
+    """Of strangers, or of the peers that were served before. ``half_open``: the oldest first."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.half_open: dict[_Incoming, None] = {}
+        self.signatures = RateLimit(limits.signatures_per_s)
 
 
 class Streams:
     """The incoming streams of one destination. Sans-I/O.
 
     ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
+    ``admits``: whether the peer with this hash of its destination may open streams; see also `ban`.
     ``refused`` counts what was dropped, by cause; ``counts``, the packets with data, SYN or CLOSE that were
     sent.
 
     After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
     """
 
-    def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        random: Random,
+        limits: Limits = DEFAULT_LIMITS,
+        admits: Callable[[bytes], bool] = lambda peer_hash: True,
+    ) -> None:
         self.refused: Counter[str] = Counter()
         self.counts = Counts()
         self._random = random
+        self._admits = admits
         self._limits = limits
         self._pool = BufferPool(limits.buffer_bytes)
         self._shared = Shared(
@@ -128,13 +186,23 @@ class Streams:
         self._by_id: dict[int, _Incoming] = {}  # tombstones too
         self._by_peer_id: dict[int, list[_Incoming]] = {}
         self._peers: dict[bytes, _Peer] = {}
-        self._half_open: dict[_Incoming, None] = {}
+        self._open: dict[_Incoming, None] = {}
+        self._served_early: dict[_Incoming, None] = {}
+        self._waiting: dict[_Incoming, float] = {}
+        self._waiting_turn_s = 0.0
+        self._strangers, self._known = _Entrance(limits), _Entrance(limits)
+        self._served: OrderedDict[bytes, None] = OrderedDict()
+        self._turned_away: OrderedDict[tuple[bytes, int], float] = OrderedDict()
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
         self._tombstones: deque[_Incoming] = deque()
-        self._answers: list[tuple[bytes, bytes]] = []
+        self._answers: dict[object, tuple[bytes, bytes]] = {}
         self._pongs = RateLimit(limits.pongs_per_s)
+        self._ping_signatures = RateLimit(limits.signatures_per_s // 10)
         self._new_peers = RateLimit(limits.new_peers_per_s)
+        self._asking_again = RateLimit(limits.new_peers_per_s)
+        self._repeated_syns = RateLimit(limits.new_peers_per_s)
+        self._connections = MinuteLimit(limits.connections_per_minute)
         self._changed: dict[_Incoming, None] = {}
         self._events: dict[Event, None] = {}
         self._timers: list[tuple[float, int, _Incoming]] = []
@@ -206,71 +274,123 @@ class Streams:
             raise _RefusedError("wrong stream ids")
         if flags & SYNCHRONIZE:
             raise _RefusedError("unexpected SYN")
+        if not incoming.is_served and packet.data and stream.unread >= HALF_OPEN_BYTES:
+            raise _RefusedError("too early")
+        if flags & CLOSE and not stream.may_take(packet.sequence):
+            packet.flags = flags = flags & ~CLOSE  # it came before
         if flags & (CLOSE | RESET):
-            self._verify(payload, packet, *incoming.verifiers, now_ms)
+            incoming.signatures += 1
+            if incoming.signatures > MAX_SIGNATURES_OF_A_STREAM:
+                raise _RefusedError("too many signatures")
+            self._verify(payload, packet, *incoming.verifiers, self._known.signatures, now_ms)
         if not stream.receive(packet, self._now_s):
             raise _RefusedError("acknowledges what was not sent")
-        if stream.is_established and incoming in self._half_open:
-            del self._half_open[incoming]
-            self._on_event(Established(stream))
+        if incoming.places is not self._open and stream.ended is None and stream.is_established:
+            self._on_established(incoming)
+        if not incoming.is_remembered and stream.rank == 2:
+            incoming.is_remembered = True
+            self._remember(incoming.peer_hash)
 
     def _receive_syn(self, payload: Payload, packet: Packet, now_ms: int) -> None:
         if packet.destination is None or not packet.from_stream or packet.sequence:
             raise _RefusedError("malformed SYN")
         if len(packet.nacks) == _HASH_WORDS and tuple(packet.nacks) != self._hash_words:
             raise _RefusedError("SYN for another destination")
-        peer_hash = sha256(packet.destination).digest()
+        peer_hash = self._admit(packet.destination)
         peer = self._peers.get(peer_hash)
-        if peer is not None and (known := peer.streams.get(packet.from_stream)) is not None:
-            if known.stream.ended is None:
-                known.stream.receive_syn_again(self._now_s)
-            else:
-                self._answer_late(known, packet)
+        if peer is not None and (same := peer.streams.get(packet.from_stream)) is not None:
+            self._receive_syn_again(same, packet)
             return
-        if len(self) >= self._limits.streams:
-            raise _RefusedError("too many streams")
+        is_known = peer_hash in self._served
+        entrance = self._known if is_known else self._strangers
+        verifiers = self._verify_first(payload, packet, packet.destination, entrance.signatures, now_ms)
+        if not is_known:
+            self._admit_stranger((peer_hash, packet.from_stream))
+        if not self._connections.admit(peer_hash, self._now_s):
+            raise _RefusedError("too many streams of a peer in a minute")
         if peer is not None and peer.open >= self._limits.streams_per_peer:
-            raise _RefusedError("too many streams of a peer")
-        if peer is None and not self._new_peers.admit(self._now_s):
-            raise _RefusedError("too many new peers")
-        verifiers = self._verify_first(payload, packet, packet.destination, now_ms)
-        if len(self._half_open) >= self._limits.half_open:
-            next(iter(self._half_open)).stream.end("crowded_out")
-        self._open(payload, packet, peer_hash, verifiers)
+            own = [each for each in peer.streams.values() if each.stream.ended is None]
+            if not self._make_room(own, is_known=False):
+                raise _RefusedError("too many streams of a peer")
+        if len(entrance.half_open) >= self._limits.half_open:
+            self._crowd_out(next(iter(entrance.half_open)))
+        self._open_half(payload, packet, peer_hash, verifiers, is_known=is_known)
         for early in self._take_early(packet.from_stream):
             try:
                 self._receive(early.payload, early.packet, now_ms)
             except _RefusedError as error:
                 self.refused[str(error)] += 1
 
+    def _receive_syn_again(self, incoming: _Incoming, packet: Packet) -> None:
+        stream = incoming.stream
+        if stream.ended is not None:
+            self._answer_late(incoming, packet)
+        elif incoming.is_known or stream.is_established or self._repeated_syns.admit(self._now_s):
+            stream.receive_syn_again(self._now_s)
+        else:
+            raise _RefusedError("too many new peers")
+
+    def _admit_stranger(self, syn: tuple[bytes, int]) -> None:
+        """A SYN of a peer that was not served before, as the peer's hash and id."""
+        if self._new_peers.admit(self._now_s):
+            return
+        since_s = self._turned_away.setdefault(syn, self._now_s)
+        if self._now_s < since_s + ASKS_AGAIN_S or not self._asking_again.admit(self._now_s):
+            if len(self._turned_away) > MAX_TURNED_AWAY:
+                self._turned_away.popitem(last=False)
+            raise _RefusedError("too many new peers")
+        del self._turned_away[syn]
+
+    def _remember(self, peer_hash: bytes) -> None:
+        """The peer is served."""
+        self._served[peer_hash] = None
+        self._served.move_to_end(peer_hash)
+        if len(self._served) > MAX_SERVED:
+            self._served.popitem(last=False)
+
     def _receive_ping(self, payload: Payload, packet: Packet, now_ms: int) -> None:
         if not packet.to_stream:
             raise _RefusedError("unexpected pong")
         if packet.destination is None:
             raise _RefusedError("malformed ping")
+        self._admit(packet.destination)
+        self._verify_first(payload, packet, packet.destination, self._ping_signatures, now_ms)
         if not self._pongs.admit(self._now_s):
             raise _RefusedError("too many pings")
-        self._verify_first(payload, packet, packet.destination, now_ms)
         pong = Packet(0, packet.to_stream, 0, 0, flags=ECHO, data=packet.data[:PONG_DATA_BYTES])
-        self._answers.append(
-            (packet.destination, encode_payload(encode_packet(pong), payload.to_port, payload.from_port))
-        )
+        encoded = encode_payload(encode_packet(pong), payload.to_port, payload.from_port)
+        self._answer((packet.destination, packet.to_stream), packet.destination, encoded)
+
+    def _admit(self, destination: bytes) -> bytes:
+        """The hash of a destination that is not banned."""
+        peer_hash = sha256(destination).digest()
+        if not self._admits(peer_hash):
+            raise _RefusedError("banned")
+        return peer_hash
 
     def _verify_first(
-        self, payload: Payload, packet: Packet, destination: bytes, now_ms: int
+        self, payload: Payload, packet: Packet, destination: bytes, budget: RateLimit, now_ms: int
     ) -> tuple[Verifier, Verifier]:
         """Check a packet that says itself who sent it; its sender's long-term key, and the one that signs."""
         try:
             long_term = signing_key(destination)
         except ValueError:
             raise _RefusedError("unsupported key type") from None
-        return long_term, self._verify(payload, packet, long_term, None, now_ms)
+        return long_term, self._verify(payload, packet, long_term, None, budget, now_ms)
 
     def _verify(
-        self, payload: Payload, packet: Packet, long_term: Verifier, transient: Verifier | None, now_ms: int
+        self,
+        payload: Payload,
+        packet: Packet,
+        long_term: Verifier,
+        transient: Verifier | None,
+        budget: RateLimit,
+        now_ms: int,
     ) -> Verifier:
         if not packet.flags & SIGNATURE_INCLUDED:
             raise _RefusedError("unsigned")
+        if not budget.admit(self._now_s):
+            raise _RefusedError("too many signatures")
         try:
             return verify_packet(payload.data, packet, long_term, transient, now_ms)
         except ValueError:
@@ -278,8 +398,14 @@ class Streams:
 
     # streams begin and end
 
-    def _open(
-        self, payload: Payload, syn: Packet, peer_hash: bytes, verifiers: tuple[Verifier, Verifier]
+    def _open_half(
+        self,
+        payload: Payload,
+        syn: Packet,
+        peer_hash: bytes,
+        verifiers: tuple[Verifier, Verifier],
+        *,
+        is_known: bool,
     ) -> None:
         id_ = 0
         while not id_ or id_ in self._by_id:
@@ -295,21 +421,92 @@ class Streams:
             peer_window=peer.window,
             now_s=self._now_s,
         )
-        incoming = _Incoming(stream, peer_hash, verifiers)
+        places = (self._known if is_known else self._strangers).half_open
+        incoming = _Incoming(stream, peer_hash, verifiers, is_known, places)
         self._by_id[id_] = peer.streams[stream.peer_id] = incoming
         self._by_peer_id.setdefault(stream.peer_id, []).append(incoming)
-        self._half_open[incoming] = None
+        places[incoming] = None
         peer.open += 1
-        self._on_event(Opened(stream))
         if syn.data or syn.flags & CLOSE:
             self._on_event(Readable(stream))
         self._on_change(stream)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._open) + len(self._served_early) < self._limits.streams
+
+    def _serve(self, incoming: _Incoming, places: dict[_Incoming, None]) -> None:
+        del incoming.places[incoming]
+        if not incoming.is_served:
+            incoming.is_served = True
+            self._events[Opened(incoming.stream)] = None
+        incoming.places = places
+        places[incoming] = None
+
+    def _on_early_data(self, incoming: _Incoming) -> None:
+        few = len(self._served_early) * EARLY_PART < self._limits.streams
+        if self._has_room and (few or incoming.is_known):
+            self._serve(incoming, self._served_early)
+
+    def _on_established(self, incoming: _Incoming) -> None:
+        if incoming in self._waiting:
+            return
+        if incoming.is_served or self._finds_room(incoming):
+            self._serve(incoming, self._open)
+        else:
+            self._waiting[incoming] = self._now_s + WAITS_S
+
+    def _finds_room(self, incoming: _Incoming) -> bool:
+        served = chain(self._open, self._served_early)
+        return self._has_room or self._make_room(served, is_known=incoming.is_known)
+
+    def _serve_waiting(self) -> None:
+        if self._now_s < self._waiting_turn_s:
+            return
+        self._waiting_turn_s = self._now_s + WAITING_TURN_S
+        for incoming, until_s in list(self._waiting.items()):
+            if self._finds_room(incoming):
+                del self._waiting[incoming]
+                self._serve(incoming, self._open)
+            elif until_s <= self._now_s:
+                self.refused["too many streams"] += 1
+                incoming.stream.reset()
+            else:
+                break
+
+    def _make_room(self, streams: Iterable[_Incoming], *, is_known: bool) -> bool:
+        """End the least active of ``streams``. ``is_known``: for a peer served before. Returns False: all
+        are too active."""
+        least = min(
+            (
+                each
+                for each in streams
+                if each.stream.active_s <= self._now_s - ACTIVE_S[each.stream.rank]
+                or (is_known and not each.is_known)
+            ),
+            key=lambda each: (each.stream.rank, each.is_known, each.stream.active_s),
+            default=None,
+        )
+        if least is not None:
+            self._crowd_out(least)
+        return least is not None
+
+    def _crowd_out(self, incoming: _Incoming) -> None:
+        self.refused["crowded out"] += 1
+        incoming.stream.end("crowded_out")
 
     def reset_all(self) -> None:
         """Reset every stream."""
         for incoming in list(self._by_id.values()):
             if incoming.stream.ended is None:
                 incoming.stream.reset()
+
+    def ban(self, peer_hash: bytes) -> None:
+        """End the streams of the peer with this hash of its destination; ``admits`` keeps it from opening
+        others."""
+        peer = self._peers.get(peer_hash)
+        for incoming in list(peer.streams.values()) if peer is not None else ():
+            incoming.stream.end("banned")
 
     def address_peers(self, now_s: float) -> None:
         """Send an ACK to each peer that was heard of in the last minute, a number of them at most. An ACK for
@@ -325,60 +522,78 @@ class Streams:
         for tombstone in reversed(self._tombstones):
             if tombstone.last_ack is not None and tombstone.stream.heard_s >= since_s:
                 acks.setdefault(tombstone.stream.peer, tombstone.last_ack)
-        self._answers += islice(acks.items(), MAX_ADDRESSED)
+        for peer, ack in islice(acks.items(), MAX_ADDRESSED):
+            self._answer(peer, peer, ack)
 
     def _on_change(self, stream: Stream) -> None:
         if stream.ended is None:
             self._changed[self._by_id[stream.id]] = None
 
     def _on_event(self, event: Event) -> None:
-        self._events[event] = None
+        incoming = self._by_id[event.stream.id]
+        if not incoming.is_served and isinstance(event, Readable):
+            self._on_early_data(incoming)
+        if incoming.is_served:
+            self._events[event] = None
         if isinstance(event, Ended):
-            self._bury(self._by_id[event.stream.id])
+            self._bury(incoming)
 
     def _bury(self, incoming: _Incoming) -> None:
+        """Nothing is left of a stream that was half-open; its peer may open it again."""
         stream = incoming.stream
         self._peers[incoming.peer_hash].open -= 1
         same = self._by_peer_id[stream.peer_id]
         same.remove(incoming)
         if not same:
             del self._by_peer_id[stream.peer_id]
-        self._half_open.pop(incoming, None)
+        del incoming.places[incoming]
+        was_waiting = self._waiting.pop(incoming, None) is not None
         self._changed.pop(incoming, None)
         incoming.wake_s = None
+        if was_waiting and stream.ended != "reset_by_peer":
+            self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
+        if not incoming.is_served:
+            self._forget(incoming)
+            return
         if stream.ended == "closed":
             has_ack_due = stream.has_ack_due
             incoming.last_ack = stream.encode_ack()
             if has_ack_due:
-                self._answers.append((stream.peer, incoming.last_ack))
+                self._answer(stream, stream.peer, incoming.last_ack)
         elif stream.ended != "reset_by_peer":
             incoming.resets = MAX_RESETS_OF_A_TOMBSTONE
-            self._answers.append((stream.peer, stream.encode_reset(stream.next_sequence)))
+            self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
         incoming.until_s = self._now_s + TOMBSTONE_S
         self._tombstones.append(incoming)
-        while len(self._tombstones) > MAX_TOMBSTONES:
-            self._forget_tombstone()
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            self._forget(self._tombstones.popleft())
 
-    def _forget_tombstone(self) -> None:
-        tombstone = self._tombstones.popleft()
-        del self._by_id[tombstone.stream.id]
-        peer = self._peers[tombstone.peer_hash]
-        del peer.streams[tombstone.stream.peer_id]
+    def _forget(self, incoming: _Incoming) -> None:
+        del self._by_id[incoming.stream.id]
+        peer = self._peers[incoming.peer_hash]
+        del peer.streams[incoming.stream.peer_id]
         if not peer.streams:
-            del self._peers[tombstone.peer_hash]
+            del self._peers[incoming.peer_hash]
 
     def _answer_late(self, tombstone: _Incoming, packet: Packet) -> None:
         """Answer a packet for a stream that has ended."""
         stream = tombstone.stream
-        if packet.from_stream != stream.peer_id or packet.flags & RESET:
+        if packet.from_stream != stream.peer_id or packet.flags & RESET or self._now_s < tombstone.answers_s:
             raise _RefusedError("for a stream that has ended")
         if tombstone.resets:
             tombstone.resets -= 1
-            self._answers.append((stream.peer, stream.encode_reset(_expected(packet))))
+            self._answer(stream, stream.peer, stream.encode_reset(_expected(packet)))
         elif tombstone.last_ack is not None and packet.sequence:
-            self._answers.append((stream.peer, tombstone.last_ack))
+            self._answer(stream, stream.peer, tombstone.last_ack)
         else:
             raise _RefusedError("for a stream that has ended")
+        tombstone.answers_s = self._now_s + LATE_ANSWER_S
+
+    def _answer(self, key: object, peer: bytes, payload: bytes) -> None:
+        """Send ``payload``, apart from what streams send, in place of what waits with the same key."""
+        self._answers[key] = (peer, payload)
+        if len(self._answers) > MAX_ANSWERS:
+            del self._answers[next(iter(self._answers))]
 
     # packets that come before their SYN
 
@@ -416,8 +631,8 @@ class Streams:
             if incoming.wake_s == at_s:
                 incoming.wake_s = None
                 self._changed[incoming] = None
-        taken = self._answers[:limit]
-        del self._answers[:limit]
+        self._serve_waiting()
+        taken = self._take_answers(-(-limit // 4))
         while self._changed and len(taken) < limit:
             incoming = next(iter(self._changed))
             del self._changed[incoming]
@@ -430,11 +645,10 @@ class Streams:
                     self._changed[incoming] = None
                 else:
                     self._set_timer(incoming)
-        if len(taken) < limit and self._answers:  # of streams that have just ended
-            room = limit - len(taken)
-            taken += self._answers[:room]
-            del self._answers[:room]
-        return taken
+        return taken + self._take_answers(limit - len(taken))
+
+    def _take_answers(self, limit: int) -> list[tuple[bytes, bytes]]:
+        return [self._answers.pop(key) for key in list(islice(self._answers, limit))]
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, each once."""
@@ -448,7 +662,8 @@ class Streams:
         room (``limit``) does not count."""
         while self._timers and self._timers[0][2].wake_s != self._timers[0][0]:
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        wake_s = self._timers[0][0] if self._timers else None
+        return min(wake_s or math.inf, self._waiting_turn_s) if self._waiting else wake_s
 
     def _set_timer(self, incoming: _Incoming) -> None:
         at_s = incoming.stream.wake_s
@@ -461,7 +676,7 @@ class Streams:
 
     def _expire(self, now_s: float) -> None:
         while self._tombstones and self._tombstones[0].until_s <= now_s:
-            self._forget_tombstone()
+            self._forget(self._tombstones.popleft())
         while self._early and next(iter(self._early.values()))[0].until_s <= now_s:
             self._drop_early()
 

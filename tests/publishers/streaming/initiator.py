@@ -1,11 +1,12 @@
 """A peer that opens one stream: written apart from the product, as simply as can be, but for the codec.
 
-A fixed window; every packet that is not acknowledged is sent again after a fixed time; each packet that takes
+A fixed window; every packet that is not acknowledged is sent again after fixed times; each packet that takes
 a number is acknowledged at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 from garlicfarm.i2p.destination import signing_key
@@ -31,7 +32,8 @@ SILENCE_S = 1000.0
 
 class Initiator:
     """``to_send`` is sent, then CLOSE if ``closes``. ``received``: what came, in order. ``failure``: why it
-    gave up; ``is_done``: both sides have closed, and all was acknowledged."""
+    gave up; ``is_done``: both sides have closed, and all was acknowledged. ``resend_s``: after how long a
+    packet is sent again, the last one again and again."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Initiator:
         window: int = 20,
         max_data: int = 1812,
         now_ms: int = 0,
+        resend_s: Sequence[float] = (RESEND_S,),
     ) -> None:
         self.keys = keys
         self.stream = stream
@@ -54,6 +57,7 @@ class Initiator:
         self._service = service
         self._now_ms = now_ms
         self._window = window
+        self._resend_s = resend_s
         self._through = -1
         self._ahead: dict[int, Packet] = {}
         self._acks_due = 0
@@ -87,7 +91,7 @@ class Initiator:
         """When something is to be sent again."""
         if self.failure or self.is_done:
             return None
-        resends_s = [sent_s + RESEND_S for sent_s, _ in self._sent.values()]
+        resends_s = [sent_s + self._resend_after_s(times) for sent_s, times in self._sent.values()]
         return min(resends_s, default=self._heard_s + SILENCE_S)
 
     def take_payloads(self, now_s: float) -> list[bytes]:
@@ -97,7 +101,7 @@ class Initiator:
         if not self._sent and not self._waiting and not self.is_done and now_s >= self._heard_s + SILENCE_S:
             self.failure = "silence"
         for sequence, (sent_s, times) in list(self._sent.items()):
-            if now_s >= sent_s + RESEND_S:
+            if now_s >= sent_s + self._resend_after_s(times):
                 if times == MAX_SENDS:
                     self.failure = f"packet {sequence} was not acknowledged"
                     return payloads
@@ -112,6 +116,9 @@ class Initiator:
             payloads.append(self.encode(Packet(0, self.stream, 0, 0)))
         self._acks_due = 0
         return payloads
+
+    def _resend_after_s(self, times: int) -> float:
+        return self._resend_s[min(times, len(self._resend_s)) - 1]
 
     def encode(self, packet: Packet) -> bytes:
         if not packet.flags & SYNCHRONIZE:

@@ -17,7 +17,7 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import decode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
-from garlicfarm_plugin_i2cp.streaming.stream import Ended, Established, Opened, Readable, Stream, Writable
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Readable, Stream, Writable
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.initiator import Initiator
@@ -133,7 +133,7 @@ class Network:
                     assert event.stream not in self.ends
                     self.ends[event.stream] = event.reason
                 else:
-                    assert isinstance(event, Established | Readable | Writable)
+                    assert isinstance(event, Readable | Writable)
                 self.by_stream[event.stream].run()
             if not payloads and not events:
                 return

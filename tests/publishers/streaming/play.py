@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
-from garlicfarm_plugin_i2cp.streaming.stream import Established, Opened, Stream
+from garlicfarm_plugin_i2cp.streaming.stream import Opened, Stream
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
 from tests.publishers.streaming.network import NOW_MS, PEERS, SERVICE
 
@@ -34,8 +34,10 @@ PEER_ID = 0x11111111
 class Play:
     """One `Streams`, and the time; packets go in and come out decoded."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.streams = Streams(SERVICE, random=Random(1), limits=limits)
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, *, admits: Callable[[bytes], bool] = lambda peer_hash: True
+    ) -> None:
+        self.streams = Streams(SERVICE, random=Random(1), limits=limits, admits=admits)
         self.now_s = 1000.0
 
     def give(self, packet: Packet, *, signed_by: DestinationKeys | None = None) -> list[Packet]:
@@ -67,12 +69,10 @@ class Play:
     def open(self, **changes: Any) -> Stream:
         """A stream whose SYN answer is acknowledged."""
         (answer,) = self.give(syn(**changes), signed_by=PEER)
-        (opened, *_) = self.streams.take_events()
-        assert isinstance(opened, Opened)
-        assert answer.from_stream == opened.stream.id
         self.now_s += 0.1
-        assert self.give(to(opened.stream)) == []
-        assert self.events == [Established(opened.stream)]
+        assert self.give(Packet(answer.from_stream, answer.to_stream, 0, 0)) == []
+        (opened,) = self.events
+        assert isinstance(opened, Opened)
         return opened.stream
 
     @property
@@ -110,3 +110,52 @@ def to(
     flags: int = 0,
 ) -> Packet:
     return Packet(stream.id, stream.peer_id, sequence, through, nacks, flags, data=data)
+
+
+class Crowd:
+    """Peers of one `Streams`. ``sent``: all that was sent to them; ``events``: all that came about."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.play = Play(limits)
+        self.sent: list[Packet] = []
+        self.events: list[Any] = []
+
+    def receive(self, packet: Packet, signed_by: DestinationKeys | None = None) -> None:
+        sign = signed_by.sign if signed_by else None
+        self.play.give_bytes(encode_payload(encode_packet(packet, sign), 5, 80))
+
+    def give(self, packet: Packet, signed_by: DestinationKeys | None = None) -> list[Packet]:
+        """What is sent at once."""
+        self.receive(packet, signed_by)
+        return self.take()
+
+    def take(self, limit: int = 1024) -> list[Packet]:
+        payloads = self.play.streams.take_payloads(self.play.now_s, limit)
+        packets = [decode_packet(decode_payload(payload).data) for _, payload in payloads]
+        self.sent += packets
+        self.events += self.play.events
+        return packets
+
+    def try_answer(self, packet: Packet, peer: DestinationKeys) -> Packet | None:
+        """The answer to a SYN."""
+        sent = [each for each in self.give(packet, peer) if each.flags & SYNCHRONIZE]
+        return sent[0] if sent else None
+
+    def answer(self, packet: Packet, peer: DestinationKeys) -> Packet:
+        answer = self.try_answer(packet, peer)
+        assert answer is not None
+        return answer
+
+    def try_open(self, peer: DestinationKeys, *, id_: int = PEER_ID, data: bytes = b"") -> Stream | None:
+        """A stream whose SYN answer is acknowledged, if there is one."""
+        if (answer := self.try_answer(syn(peer=peer, id_=id_, data=data), peer)) is None:
+            return None
+        self.play.now_s += 0.1
+        self.give(Packet(answer.from_stream, answer.to_stream, 0, 0))
+        opened = [event.stream for event in self.events if isinstance(event, Opened)]
+        return next((stream for stream in opened if stream.id == answer.from_stream), None)
+
+    def open(self, peer: DestinationKeys, *, id_: int = PEER_ID, data: bytes = b"") -> Stream:
+        stream = self.try_open(peer, id_=id_, data=data)
+        assert stream is not None
+        return stream

@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import sha256
 
 import pytest
 import trio
@@ -82,6 +83,18 @@ async def test_megabyte_each_way_arrives_unchanged_and_no_more_is_sent_than_has_
         client.close()
         await settled(network)
         assert network.most_sent <= room
+
+
+async def test_banned_client_is_reset_and_its_connection_ends() -> None:
+    async with service(echo) as network:
+        client, other = network.open(b"client"), network.client(long_term_keys(4))
+        other.open(b"other")
+        await client.until(lambda: client.received == b"client")
+        network.server.ban(sha256(long_term_keys(3).destination).digest())
+        await client.until(lambda: client.is_reset)
+        await wait_until(lambda: network.server.open_streams == 1)
+        await other.send(b" is served")
+        await other.until(lambda: other.received == b"other is served")
 
 
 async def test_eof_of_the_client_ends_that_direction_only() -> None:
@@ -206,22 +219,21 @@ async def test_stream_is_open_until_the_service_has_all(fakes: list[FakeService]
         assert fake.sent == b"all of it"
 
 
-async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(fakes):
-    """Streams that end at once must not take all sockets of the node."""
-    fakes += [stalled := FakeService(), FakeService()]
-    async with stream_network(1, limits=Limits(streams=1)) as network:
-        first, second, third = (network.client() for _ in range(3))
-        first.open(b"all of it", CLOSE)
-        await first.until(lambda: first.is_closed)
-        second.open(b"no socket for this")
-        await second.until(lambda: second.is_reset)
-        assert network.server.refused == {"too many connections": 1}
-        assert len(fakes) == 1
-        stalled.takes.set()
+async def test_connections_of_streams_that_have_ended_are_closed_where_they_are_too_many(fakes):
+    """Streams that end at once must take neither all sockets of the node nor the places of others."""
+    fakes += (services := [FakeService() for _ in range(4)])
+    async with stream_network(1, limits=Limits(streams=8)) as network:
+        clients = [network.client() for _ in services]
+        for number, client in enumerate(clients):
+            client.open(b"all of it", CLOSE)
+            await client.until(lambda: client.is_closed)  # noqa: B023
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert network.server.open_streams == min(number + 1, 2)
+        assert network.server.refused == {"crowded out": 2}
+        for service_ in services:
+            service_.takes.set()
         await settled(network)
-        third.open(b"", CLOSE)
-        await third.until(lambda: third.is_closed)
-        assert fakes == []
+        assert [service_.sent for service_ in services] == [b"", b"", b"all of it", b"all of it"]
 
 
 async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(fakes):
@@ -254,7 +266,7 @@ async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
             client.is_deaf = True
             client.open()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert (len(fakes), network.server.open_streams) == (2, 2)
+        assert (len(fakes), network.server.open_streams) == (2, 0)
         later.acknowledge()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert len(fakes) == 1
@@ -263,8 +275,7 @@ async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert fakes == []
         network.server.reset_all()
-        await settled(network)
-        assert silent.is_reset
+        await at_once.until(lambda: at_once.is_reset)
 
 
 @pytest.mark.parametrize("drain_s", [0.0, 0.1])

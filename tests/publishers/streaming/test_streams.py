@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -128,8 +129,7 @@ def test_packets_whose_syn_never_comes_are_forgotten() -> None:
     play.after(10.0)
     assert play.streams.refused == {"no such stream": 5}
     play.give(syn(id_=5), signed_by=PEER)
-    (opened,) = play.events
-    assert opened.stream.read(100) == b""
+    assert play.events == []
 
 
 def test_packets_that_found_their_syn_leave_room_for_others() -> None:
@@ -139,61 +139,6 @@ def test_packets_that_found_their_syn_leave_room_for_others() -> None:
             play.give(Packet(0, id_, sequence, 0, flags=NO_ACK, data=b"early"))
         play.give(syn(id_=id_), signed_by=PEER)
     assert play.streams.refused == {}
-
-
-def test_streams_beyond_the_limits_are_refused() -> None:
-    play = Play(Limits(streams=3, streams_per_peer=2))
-    for id_ in (1, 2, 3):
-        play.give(syn(id_=id_), signed_by=PEER)
-    assert play.streams.refused == {"too many streams of a peer": 1}
-    play.streams.receive_payload(
-        encode_payload(encode_packet(syn(peer=PEERS[1]), PEERS[1].sign), 5, 80), play.now_s, NOW_MS
-    )
-    play.give_bytes(encode_payload(encode_packet(syn(peer=PEERS[2]), PEERS[2].sign), 5, 80))
-    assert play.streams.refused == {"too many streams of a peer": 1, "too many streams": 1}
-    assert len(play.streams) == 3
-
-
-def test_peers_beyond_the_limit_of_a_second_are_refused_unless_they_are_known() -> None:
-    """The router looks up the LeaseSet of each that it has to answer."""
-    play = Play(Limits(new_peers_per_s=1))
-    play.open().reset()
-    play.take()
-    for peer in PEERS[:3]:
-        play.give_bytes(encode_payload(encode_packet(syn(peer=peer, id_=9), peer.sign), 5, 80))
-    assert play.streams.refused == {"too many new peers": 2}
-    assert len(play.streams) == 1
-    play.now_s += 1
-    play.give_bytes(encode_payload(encode_packet(syn(peer=PEERS[1], id_=9), PEERS[1].sign), 5, 80))
-    assert len(play.streams) == 2
-    for _ in range(8):  # all end, and are forgotten
-        play.now_s += 100
-        play.streams.take_payloads(play.now_s)
-    for peer in PEERS[2:0:-1]:
-        play.give_bytes(encode_payload(encode_packet(syn(peer=peer, id_=10), peer.sign), 5, 80))
-    assert len(play.streams) == 1
-
-
-def test_streams_that_never_acknowledge_make_room_for_others() -> None:
-    play = Play(Limits(half_open=2))
-    established = play.open(id_=9)
-    for id_ in (1, 2):
-        play.give(syn(id_=id_), signed_by=PEER)
-    first = play.events[0].stream
-    answers = play.give(syn(id_=3), signed_by=PEER)
-    assert [answer.flags & RESET for answer in answers] == [RESET, 0]
-    assert Ended(first, "crowded_out") in play.events
-    assert established.ended is None
-    assert len(play.streams) == 3
-
-
-def test_syn_answer_that_is_never_acknowledged_ends_the_stream(play: Play) -> None:
-    play.give(syn(), signed_by=PEER)
-    stream = play.events[0].stream
-    sent = [play.after(seconds) for seconds in (8.9, 0.2, 18.0, 36.0)]
-    assert [[each.flags & SYNCHRONIZE for each in packets] for packets in sent] == [[], [1], [1], [1]]
-    assert play.after(45.0)[0].flags & RESET
-    assert play.events == [Ended(stream, "timed_out")]
 
 
 def test_packet_for_no_stream_is_refused(play: Play, stream: Stream) -> None:
@@ -238,9 +183,26 @@ def test_pings_beyond_the_limit_unsigned_and_pongs_are_refused() -> None:
     for _ in range(3):
         play.give(ping(), signed_by=PEER)
     play.give(Packet(0, 77, 0, 0, flags=ECHO))
-    assert play.streams.refused == {"unsigned": 1, "too many pings": 2, "unexpected pong": 1}
+    assert play.streams.refused == {"unsigned": 1, "too many pings": 1, "unexpected pong": 1}
     play.now_s += 1.0
     assert len(play.give(ping(), signed_by=PEER)) == 1
+
+
+def test_banned_peer_is_refused_and_its_streams_end() -> None:
+    banned: set[bytes] = set()
+    play = Play(admits=lambda peer_hash: peer_hash not in banned)
+    stream = play.open()
+    banned.add(sha256(PEER.destination).digest())
+    play.streams.ban(sha256(PEER.destination).digest())
+    assert [packet.flags & RESET for packet in play.take()] == [RESET]
+    assert play.events == [Ended(stream, "banned")]
+    for packet in (syn(), syn(id_=9), ping()):
+        assert play.give(packet, signed_by=PEER) == []
+    assert play.streams.refused == {"banned": 3}
+    banned.clear()
+    play.open(id_=9)
+    play.streams.ban(sha256(PEERS[1].destination).digest())
+    assert len(play.streams) == 1
 
 
 def test_payload_of_another_protocol_is_refused(play: Play) -> None:

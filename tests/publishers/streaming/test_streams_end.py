@@ -46,6 +46,13 @@ def test_stream_of_a_peer_that_closed_may_still_be_written_to(play: Play, stream
     assert play.take()[0].data == b"late"
 
 
+def test_what_a_peer_sends_after_its_close_is_dropped(play: Play, stream: Stream) -> None:
+    play.give(to(stream, 1, flags=CLOSE), signed_by=PEER)
+    play.give(to(stream, 2, data=b"after the end"))
+    assert stream.read(100) == b""
+    assert stream.is_at_eof
+
+
 @pytest.mark.parametrize("flags", [CLOSE, RESET])
 @pytest.mark.parametrize("signed_by", [None, PEERS[1]])
 def test_close_and_reset_of_another_are_refused(play, stream, flags, signed_by):
@@ -74,13 +81,15 @@ def test_reset_is_told_to_the_peer_in_the_place_that_it_waits_for(play: Play, st
     assert (reset.sequence, reset.flags) == (2, RESET | SIGNATURE_INCLUDED)
     (again,) = play.give(to(stream, 1, 0, data=b"unaware"))
     assert (again.sequence, again.flags) == (1, RESET | SIGNATURE_INCLUDED)
+    assert play.give(to(stream, 1, 0, data=b"unaware")) == []
     for _ in range(20):
+        play.now_s += 1
         play.give(to(stream, 1, 0, data=b"unaware"))
-    assert play.streams.refused["for a stream that has ended"] == 13
+    assert play.streams.refused["for a stream that has ended"] == 14
 
 
 def test_reset_before_the_answer_to_syn_is_its_answer(play: Play) -> None:
-    play.give_bytes(encode_payload(encode_packet(syn(), PEER.sign), 5, 80))
+    play.give_bytes(encode_payload(encode_packet(syn(data=b"GET"), PEER.sign), 5, 80))
     play.streams.take_events()[0].stream.reset()
     (reset,) = play.take()
     assert (reset.to_stream, reset.sequence) == (PEER_ID, 0)

@@ -21,7 +21,6 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     ECHO,
     RESET,
     SIGNATURE_INCLUDED,
-    SYNCHRONIZE,
     Packet,
     decode_packet,
     encode_packet,
@@ -129,14 +128,14 @@ def packet_in(payload: bytes) -> Packet:
 
 
 def signed(name: str) -> list[int]:
-    """The numbers of the packets of i2pd that are signed. A SYN that is sent again is not checked again."""
+    """The numbers of the packets of i2pd that are signed. What is sent again is not checked again."""
     packets = [packet_in(bytes.fromhex(line["payload"])) for line in read(name) if line["from"] == "i2pd"]
-    syns = [number for number, packet in enumerate(packets) if packet.flags & SYNCHRONIZE]
-    return [
-        number
-        for number, packet in enumerate(packets)
-        if packet.flags & SIGNATURE_INCLUDED and number not in syns[1:]
-    ]
+    first: dict[tuple[int, int, int], int] = {}
+    for number, packet in enumerate(packets):
+        if packet.flags & SIGNATURE_INCLUDED:
+            is_ping = packet.flags & ECHO
+            first.setdefault((packet.flags, packet.sequence, packet.to_stream if is_ping else 0), number)
+    return list(first.values())
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS))
@@ -144,8 +143,8 @@ def test_recorded_packets_are_taken_and_what_the_client_has_sent_comes_out(name:
     replay = Replay(name)
     assert replay.streams.refused == {}
     assert replay.received == REQUESTS[name]
-    assert replay.stream is not None
-    assert replay.stream.is_at_eof == (name in CLIENT_CLOSES | BOTH_CLOSE)
+    is_at_eof = replay.stream is not None and replay.stream.is_at_eof
+    assert is_at_eof == (name in CLIENT_CLOSES | BOTH_CLOSE)
     assert len(replay.peers) == 1
 
 
