@@ -388,6 +388,8 @@ class MemberCore:
     def _step(self) -> None:
         now_ms = self._now.boot_ms
         self._announce_successor()
+        own = self._fold.statuses.get(self._setup.node_id)
+        self.sensing.can_judge |= own is not None and own.outside is not None  # in an earlier process
         self.sensing.step(now_ms, self._turn_of_publisher())
         for publisher in self.publishers:
             publisher.step(now_ms, self)
