@@ -40,6 +40,16 @@ CLOCK = "clock"
 CLOCK_OFF_S = -180
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 """Debian's package faketime."""
+CLOCKED_NODE = """
+import sys, time
+from pathlib import Path
+file, right_ns = Path(sys.argv.pop(1)), time.time_ns
+time.time_ns = lambda: right_ns() + (int(file.read_text()[:-1]) * 10**9 if file.exists() else 0)
+time.time = lambda: time.time_ns() / 10**9
+from garlicfarm.cli import main
+main()
+"""
+"""libfaketime makes Python's threads wait."""
 HOLDERS = 5
 """Destinations that hold streams: each may have a quarter of all."""
 STREAMS = 1_100
@@ -162,31 +172,25 @@ class Machines:
                 await trio.sleep(LOOK_S)
 
 
-def clocked(script: Path, directory: str, *command: str) -> str:
-    """The program ``script``, which runs another one by the clock in a ``directory`` of its arguments, as a
-    shell says it."""
-    script.write_text(
-        "#!/bin/sh\n"
-        f"export LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE={directory}/{CLOCK}\n"
-        "export FAKETIME_CACHE_DURATION=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n"
-        f'exec {" ".join(command)} "$@"\n'
-    )
-    script.chmod(0o700)
-    return str(script)
-
-
 def clock_routers(directory: Path) -> None:
     """Have the routers that are started from now on run by clocks of their own."""
-    os.environ["I2PD"] = clocked(directory / "i2pd", '"${1#--datadir=}"', i2pd_program())
+    script = directory / "i2pd"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'export LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE="${{1#--datadir=}}/{CLOCK}"\n'
+        "export FAKETIME_CACHE_DURATION=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n"
+        f'exec {i2pd_program()} "$@"\n'
+    )
+    script.chmod(0o700)
+    os.environ["I2PD"] = str(script)
 
 
 @asynccontextmanager
 async def clocked_nodes(machines: Machines) -> AsyncIterator[None]:
-    """Their nodes, too."""
+    """With nodes by clocks of their own, too."""
     for node in machines.nodes.nodes.values():
-        command = sys.executable, "-m", "garlicfarm", "node", "start"
-        script = clocked(node.directory / "node", str(node.directory), *command)
-        machines.nodes.commands[node.id] = [script]
+        clock = str(node.directory / CLOCK)
+        machines.nodes.commands[node.id] = [sys.executable, "-c", CLOCKED_NODE, clock, "node", "start"]
         await machines.nodes.stop(node.id)
         await machines.nodes.start(node.id)
     yield

@@ -148,4 +148,6 @@ def test_member_that_was_restarted_judges_a_service_of_which_it_has_reported() -
     restarted = Member(log)
     restarted.down = {HASHES[1]}
     restarted.run(100)
-    assert restarted.outside[-1]["failed"] > 3
+    report = restarted.outside[-1]
+    assert report is not None
+    assert report["failed"] > 3
