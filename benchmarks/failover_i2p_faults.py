@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -208,11 +208,6 @@ async def holding(machines: Machines) -> AsyncIterator[None]:
         yield
 
 
-@asynccontextmanager
-async def as_it_is(machines: Machines) -> AsyncIterator[None]:
-    yield
-
-
 class Fault(NamedTuple):
     """``strikes``: how many nodes, one after the other. ``may_go_on``: whether the same node may serve on.
     ``senses``: whether the nodes test what the others publish. ``prepared``: what is needed before."""
@@ -221,7 +216,7 @@ class Fault(NamedTuple):
     strikes: int = 1
     may_go_on: bool = False
     senses: bool = False
-    prepared: Callable[[Machines], AbstractAsyncContextManager[None]] = as_it_is
+    prepared: Callable[[Machines], AbstractAsyncContextManager[object]] = nullcontext
 
 
 FAULTS = {
