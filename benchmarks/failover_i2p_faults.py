@@ -21,6 +21,7 @@ import trio
 
 from garlicfarm.admin.health import judge
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
+from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.lab.i2pd import i2pd_program
 from garlicfarm.lab.line_server import LineServer, line_server
 from garlicfarm.lab.processes import ProcessFarm
@@ -245,7 +246,9 @@ async def hold_streams(sam: str, host: str) -> None:
     opened: list[None] = []
     many = trio.CapacityLimiter(32)
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
-        sessions = [await stack.enter_async_context(SamSession(sam_endpoint(sam))) for _ in range(HOLDERS)]
+        options = tunnel_options(0, 1)
+        made = [SamSession(sam_endpoint(sam), None, options) for _ in range(HOLDERS)]
+        sessions = [await stack.enter_async_context(session) for session in made]
         ready: list[SamSession] = []
 
         async def wait_ready(session: SamSession) -> None:
