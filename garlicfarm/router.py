@@ -98,8 +98,8 @@ class Router(ABC):
     @abstractmethod
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         """Measure a remote destination now: its 32-byte hash, of which its b32 address consists. ``None``:
-        there is nothing to report. At most one look-up of its LeaseSet, and one connection; the caller asks
-        seldom, and allows 50 s.
+        there is nothing to report. A few look-ups of its LeaseSet at most, and one connection; the caller
+        asks seldom, five times at once at most, and allows 50 s.
 
         ``fetch_time_ms`` is how long the look-up took, ``connect_test`` how long it took until the service
         behind it answered, and whether it did. A destination that cannot be reached is a measurement:

@@ -166,7 +166,10 @@ async def service_network(
     wires: Network | None = None,
 ) -> AsyncIterator[Service]:
     """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
-    client = RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=wires is not None)
+    has_wires = wires is not None
+    client = RouterPlan(
+        is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires
+    )
     plans = [
         *servers,
         *[client] * clients,

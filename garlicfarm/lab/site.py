@@ -18,6 +18,8 @@ from garlicfarm.lab.tun_network import listen_at
 INTERVAL_S = 1.0
 TIMEOUT_S = 6.0
 """As long as a client waits for one answer. A stream to a router that has died gets none at all."""
+PATIENCE_S = 600.0
+"""How long the site waits for a request."""
 MOST_BYTES = 1 << 16
 
 
@@ -112,7 +114,7 @@ async def serve_site(
 async def _answer(body: bytes, stream: trio.SocketStream) -> None:
     fields = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     async with stream:
-        with suppress(trio.BrokenResourceError), trio.move_on_after(TIMEOUT_S):
+        with suppress(trio.BrokenResourceError), trio.move_on_after(PATIENCE_S):
             data = b""
             while b"\r\n\r\n" not in data and len(data) <= MOST_BYTES:
                 piece = await stream.receive_some()

@@ -388,7 +388,10 @@ class MemberCore:
     def _step(self) -> None:
         now_ms = self._now.boot_ms
         self._announce_successor()
-        self.sensing.step(now_ms, self._turn_of_publisher())
+        turn, own = self._turn_of_publisher(), self._setup.node_id
+        if turn is not None and own in self._fold.statuses:
+            self.sensing.can_judge |= self._fold.statuses[own].outside is not None  # of an earlier process
+        self.sensing.step(now_ms, turn)
         for publisher in self.publishers:
             publisher.step(now_ms, self)
         if self.offer.step(

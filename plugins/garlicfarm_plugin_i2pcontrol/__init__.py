@@ -1,9 +1,9 @@
 """Router plugin ``i2pcontrol``: the figures of a real i2pd or Java I2P, read over I2PControl.
 
 Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
-lag; i2pd how many streams each SAM session has. They report neither exploratory tunnels nor other figures of
-destinations; these stay absent (D13). Remote destinations are measured through the router's SAM, where the
-configuration names it.
+lag; i2pd how many streams each SAM session has, for which it is asked only without ``sam``. They report
+neither exploratory tunnels nor other figures of destinations; these stay absent (D13). Remote destinations
+are measured through the router's SAM, where the configuration names it.
 
 Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 """
@@ -129,8 +129,11 @@ class I2PControlRouter(Router):
         return msgspec.structs.replace(status, last_published_ri=await self._last_published_ri())
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
-        services = await self._client.ask(Question.CLIENT_SERVICES)
-        connections = count_streams(services, b32_address(leaf))
+        connections = None
+        if self._sam is None:
+            # i2pd lists its sessions without a lock: it crashes if one of ours comes or goes meanwhile.
+            services = await self._client.ask(Question.CLIENT_SERVICES)
+            connections = count_streams(services, b32_address(leaf))
         return DestinationStatus(destination=encode(leaf), current_connections=connections)
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:

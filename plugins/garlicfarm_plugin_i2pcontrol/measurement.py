@@ -4,6 +4,9 @@ Each measurement has a session of its own, with a destination made for it, so th
 LeaseSet anew: i2pd answers NAMING LOOKUP from what it has ever found. i2pd also reports a stream as open as
 soon as it has the LeaseSet, whether or not anything answers. Only a byte from the service shows that it does,
 so this asks it for one: ``HEAD / HTTP/1.1``.
+
+i2pd looks every few seconds (2.45: 20) whether a session has tunnels, and says only then that it is ready. It
+is asked for the stream before that, again and again: without tunnels it refuses at once.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from base64 import b32encode
 
 import trio
 
-from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError
+from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError, first_error
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamRefused, SamSession
@@ -20,7 +23,9 @@ from garlicfarm.router import ConnectTest, RemoteStatus
 from garlicfarm.transport import Endpoint
 
 ANSWER_TIMEOUT_S = 15.0
+ASK_EACH_S = 1.0
 UNREACHABLE = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT"})
+NO_SESSION_YET = "INVALID_ID"
 
 
 async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
@@ -28,36 +33,51 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
 
     ``fetch_time_ms``: until the router had its LeaseSet (i2pd), or had also connected (Java I2P); None if it
     found none. The connection test succeeds with the first byte from the service, and fails if there is no
-    LeaseSet, no answer within 15 s, or only the end of the stream. ``hops``: of the session's tunnels.
+    LeaseSet once the session is ready, no answer within 15 s, or only the end of the stream. ``hops``: of the
+    session's tunnels.
 
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
-    try:
-        return await _measure(sam, hash_, hops)
-    except (UnreachableError, RemoteProtocolError) as error:
-        raise RouterError(str(error)) from error
-
-
-async def _measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
     options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
-    async with SamSession(sam, None, options) as session:
-        await session.wait_ready()
-        begun = trio.current_time()
-        fetched_ms = None
-        is_reached = False
+    ready = trio.Event()
+    try:
+        async with SamSession(sam, None, options) as session, trio.open_nursery() as nursery:
+            nursery.start_soon(_tell_ready, session, ready)
+            fetched_ms, test = await _test(session, address, ready)
+            nursery.cancel_scope.cancel()
+    except (UnreachableError, RemoteProtocolError) as error:
+        raise RouterError(str(error)) from error
+    except ExceptionGroup as group:
+        cause = first_error(group)
+        if isinstance(cause, UnreachableError | RemoteProtocolError):
+            raise RouterError(str(cause)) from cause
+        raise
+    return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
+
+
+async def _test(session: SamSession, address: str, ready: trio.Event) -> tuple[int | None, ConnectTest]:
+    while True:
+        is_last, begun = ready.is_set(), trio.current_time()
         try:
             async with session.connect(address) as stream:
                 fetched_ms = _ms_since(begun)
                 is_reached = await _answers(stream, address)
-                tested_ms = _ms_since(begun)
+                test = ConnectTest(ms=_ms_since(begun), ok=is_reached)
+            return fetched_ms, test
         except SamRefused as refused:
-            if refused.result not in UNREACHABLE:
+            if is_last and refused.result in UNREACHABLE:
+                return None, ConnectTest(ms=_ms_since(begun), ok=False)
+            if is_last or refused.result not in {*UNREACHABLE, NO_SESSION_YET}:
                 raise
-            tested_ms = _ms_since(begun)
-        test = ConnectTest(ms=tested_ms, ok=is_reached)
-        return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
+        with trio.move_on_after(ASK_EACH_S):
+            await ready.wait()
+
+
+async def _tell_ready(session: SamSession, ready: trio.Event) -> None:
+    await session.wait_ready()
+    ready.set()
 
 
 async def _answers(stream: trio.SocketStream, address: str) -> bool:

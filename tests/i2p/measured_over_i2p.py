@@ -37,14 +37,14 @@ NO_HOPS = {"inbound.length": "0", "outbound.length": "0"}
 PLANS = [RouterPlan(has_leaf=False, has_sam=True, is_floodfill=False), RouterPlan(), RouterPlan()]
 
 
-def plugin(router: I2pdRouter) -> I2PControlRouter:
+def plugin(router: I2pdRouter, **more: object) -> I2PControlRouter:
     keys = {
         "url": router.url,
         "password_file": str(router.password_file),
         "pin": router.pin,
         "sam": router.sam,
         "hops": 0,
-    }
+    } | more
     return I2PControlRouter(msgspec.convert(keys, I2PControlConfig), Path())
 
 
@@ -104,7 +104,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
     network.kill(served.id)
     tell_measured("router dead", await measure(asker, leaf, lambda found: True))
     tell_measured("never published", await measure(asker, secrets.token_bytes(32), lambda found: True))
-    await count_streams(directory, asker, network)
+    await count_streams(directory, plugin(network[0], sam=""), network)
 
 
 async def measure_on(network: I2pdNetwork, leaf: bytes) -> None:

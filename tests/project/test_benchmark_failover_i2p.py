@@ -96,6 +96,14 @@ def test_dead_machine_inside_i2p_is_replaced_within_a_lease(way: str, most: floa
     assert missed({case: [*leaders, *others]}, 4) == [found]
 
 
+@pytest.mark.parametrize("fault", ["i2p-link", "clock", "full"])
+def test_publisher_that_is_not_reached_is_left_within_two_minutes(fault: str) -> None:
+    case = Case("i2cp-fast", fault, 0)
+    assert missed({case: runs(case, [60.0, 90.0, 135.0])}, 3) == []
+    told = missed({case: runs(case, [60.0, 90.1, 135.1])}, 3)
+    assert told == [f"{case}: p50 90.1 s, at most 90 s", f"{case}: max 135.1 s, at most 135 s"]
+
+
 def test_node_inside_i2p_whose_router_died_cannot_say_so() -> None:
     case = Case("i2cp-inside", "router", 0)
     assert missed({case: runs(case, [65.0], publishing_s=60.0, lease_s=60.0)}, 1) == []

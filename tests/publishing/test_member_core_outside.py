@@ -53,7 +53,7 @@ class Member:
         core, turns = self.core, self.core.turns
         while True:
             core.step(self.now, self.log.index)
-            if (probe := core.sensing.probe) is not None:
+            if (probe := next(iter(core.sensing.probes.values()), None)) is not None:
                 self.tested.append(probe.hash)
                 self.now = Now(self.now.boot_ms + 1000, self.now.wall_ms + 1000)
                 core.on_tested(probe.number, probe.hash not in self.down, self.now)
@@ -137,3 +137,17 @@ def test_control_is_what_another_member_names_where_all_serve_one_destination() 
     member.run(100)
     assert {*member.tested} == {HASHES[1], BEACON}
     assert member.outside[-1]["control"] == encode(BEACON)
+
+
+def test_member_that_was_restarted_judges_a_service_of_which_it_has_reported() -> None:
+    """Its own word, in its newest status: nobody else's."""
+    log = named_1(level=3)
+    before = Member(log)
+    before.run(70)
+    assert before.outside[-1] == {"publisher": 1, "since": 2, "failed": 0}
+    restarted = Member(log)
+    restarted.down = {HASHES[1]}
+    restarted.run(100)
+    report = restarted.outside[-1]
+    assert report is not None
+    assert report["failed"] > 3

@@ -9,7 +9,7 @@ import pytest
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.documents import OutsideReport
 from garlicfarm.publishing.outside import fails
-from garlicfarm.publishing.sensing import Sensing, Turn
+from garlicfarm.publishing.sensing import AT_ONCE, Sensing, Turn
 
 LEAF, OTHER, CONTROL, SECOND = (bytes([place]) * 32 for place in range(4))
 ONE = Turn(publisher=2, since=7, leaves=(LEAF,), controls=(CONTROL, SECOND))
@@ -17,28 +17,44 @@ Answers = Callable[[bytes, float], bool | None]
 
 
 class Bench:
-    """Each test takes ``test_s``; ``answers`` says what comes of it."""
+    """Each test takes ``test_s``, as a number or by what is tested and when it begins; ``answers`` says what
+    comes of it."""
 
-    def __init__(self, answers: Answers, turn: Turn | None = ONE, test_s: float = 1) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        turn: Turn | None = ONE,
+        test_s: float | Callable[[bytes, float], float] = 1,
+    ) -> None:
         self.sensing = Sensing()
         self.sensing.can_judge = True
-        self.answers, self.turn, self.test_s = answers, turn, test_s
+        self.answers, self.turn = answers, turn
+        self.test_s = test_s if callable(test_s) else lambda hash_, now_s: test_s
         self.now_ms = 0
         self.tested: list[tuple[float, bytes]] = []
+        self.ends_ms: dict[int, int] = {}
+        self.most_at_once = 0
 
     def run(self, until_s: float) -> OutsideReport | None:
-        while self.now_ms < until_s * 1000:
-            self.sensing.step(self.now_ms, self.turn)
-            if (probe := self.sensing.probe) is not None:
-                self.tested.append((self.now_ms / 1000, probe.hash))
-                self.now_ms += round(self.test_s * 1000)
-                answered = self.answers(probe.hash, probe.begun_ms / 1000)
-                self.sensing.on_tested(probe.number, answered, self.now_ms)
-            else:
-                due = [due_ms for due_ms in self.sensing.wake_ms() if due_ms > self.now_ms]
-                self.now_ms = min([round(until_s * 1000), *due])
-        self.sensing.step(self.now_ms, self.turn)
-        return self.sensing.report()
+        sensing, until_ms = self.sensing, round(until_s * 1000)
+        while True:
+            sensing.step(self.now_ms, self.turn)
+            if self.now_ms >= until_ms:
+                return sensing.report()
+            for probe in sensing.probes.values():
+                if probe.number not in self.ends_ms:
+                    begun_s = probe.begun_ms / 1000
+                    self.tested.append((begun_s, probe.hash))
+                    self.ends_ms[probe.number] = self.now_ms + round(self.test_s(probe.hash, begun_s) * 1000)
+            self.most_at_once = max(
+                self.most_at_once, sum(not each.is_control for each in sensing.probes.values())
+            )
+            ends = {self.ends_ms[number]: number for number in sensing.probes}
+            due_ms = [ms for ms in sensing.wake_ms() if ms > self.now_ms]
+            self.now_ms = min([until_ms, *due_ms, *ends])
+            if (number := ends.get(self.now_ms)) is not None:
+                probe = sensing.probes[number]
+                sensing.on_tested(number, self.answers(probe.hash, probe.begun_ms / 1000), self.now_ms)
 
     def times(self, hash_: bytes) -> list[float]:
         return [time for time, tested in self.tested if tested == hash_]
@@ -60,7 +76,8 @@ def test_service_that_has_never_answered_is_not_judged() -> None:
     bench = Bench(lambda hash_, now_s: hash_ != LEAF or now_s == 300)
     bench.sensing.can_judge = False
     assert bench.run(299) is None
-    assert bench.tested == [(60 * minute, LEAF) for minute in range(5)]
+    assert bench.times(LEAF) == [0, 10, 20, 30, 40, 50, 60, 120, 180, 240]
+    assert bench.times(CONTROL) == [1, 32]  # in the first minute only
     assert bench.run(350) == OutsideReport(publisher=2, since=7, failed=0)
     report = bench.run(400)
     assert report is not None
@@ -146,12 +163,10 @@ def test_another_turn_begins_with_nothing_and_a_late_answer_of_the_last_one_is_n
     bench = Bench(down_from(0, LEAF))
     bench.run(100)
     bench.sensing.step(bench.now_ms, ONE)
-    late = bench.sensing.probe
-    assert late is not None
+    (late,) = bench.sensing.probes.values()
     bench.turn = Turn(publisher=3, since=9, leaves=(OTHER,), controls=(LEAF,))
     bench.sensing.step(bench.now_ms, bench.turn)
-    assert bench.sensing.probe is not None
-    assert bench.sensing.probe.hash == OTHER
+    assert [probe.hash for probe in bench.sensing.probes.values()] == [OTHER]
     bench.sensing.on_tested(late.number, True, bench.now_ms)
     assert bench.sensing.report() is None
     assert bench.run(110) == OutsideReport(publisher=3, since=9, failed=0)
@@ -168,9 +183,76 @@ def test_publisher_that_says_now_and_then_that_it_does_not_publish_gains_no_time
     assert fails(report)
 
 
-def test_slow_tests_still_have_a_control() -> None:
-    bench = Bench(down_from(100, LEAF), test_s=20)
-    report = bench.run(240)
+def slow_where_it_fails(fails_from: float, fails_s: float = 20, answered_s: float = 2) -> Bench:
+    def test_s(hash_: bytes, now_s: float) -> float:
+        return fails_s if hash_ == LEAF and now_s >= fails_from else answered_s
+
+    return Bench(down_from(fails_from, LEAF), test_s=test_s)
+
+
+@pytest.mark.parametrize(
+    ("fails_s", "begun", "told_s"),
+    [(14, [120, 134, 144], 158), (20, [120, 135, 145], 165), (40, [120, 135, 145], 185)],
+)
+def test_next_test_begins_while_one_that_will_fail_is_under_way(
+    fails_s: float, begun: list[float], told_s: float
+) -> None:
+    """The third has failed 25 s and one test after the first began."""
+    bench = slow_where_it_fails(100, fails_s)
+    bench.run(told_s - 0.001)
+    assert bench.sensing.changes == 0
+    report = bench.run(told_s)
     assert report is not None
     assert fails(report)
-    assert bench.sensing.changes == 1
+    assert bench.times(LEAF)[2:5] == begun
+
+
+def test_three_tests_of_the_service_are_under_way_at_most() -> None:
+    bench = slow_where_it_fails(100, 50)
+    bench.run(400)
+    assert bench.most_at_once == AT_ONCE
+    assert bench.times(LEAF)[2:8] == [120, 135, 145, 170, 185, 195]
+
+
+@pytest.mark.parametrize(("answered_s", "times"), [(14, [0, 60, 120]), (18, [0, 15, 75, 90])])
+def test_service_whose_answers_take_long_is_tested_seldom_nevertheless(
+    answered_s: float, times: list[float]
+) -> None:
+    bench = slow_where_it_fails(1000, answered_s=answered_s)
+    assert bench.run(140) == OutsideReport(publisher=2, since=7, failed=0)
+    assert bench.times(LEAF) == times
+    assert bench.sensing.changes == 0
+
+
+def test_answer_ends_the_tests_that_are_under_way() -> None:
+    """One test is lost, and fails slowly; the next one is answered meanwhile."""
+
+    def test_s(hash_: bytes, now_s: float) -> float:
+        return 40 if now_s == 60 else 2
+
+    bench = Bench(lambda hash_, now_s: now_s != 60, test_s=test_s)
+    bench.run(76)
+    assert [probe.hash for probe in bench.sensing.probes.values()] == [LEAF, CONTROL, LEAF]
+    bench.run(78)
+    assert [*bench.sensing.probes] == []
+    assert bench.run(300) == OutsideReport(publisher=2, since=7, failed=0)
+    assert bench.times(LEAF) == [0, 60, 75, 135, 195, 255]
+
+
+def test_late_answer_of_an_older_test_ends_the_row() -> None:
+    def test_s(hash_: bytes, now_s: float) -> float:
+        return 30 if now_s == 60 else 2
+
+    bench = Bench(lambda hash_, now_s: hash_ != LEAF or now_s <= 60, test_s=test_s)
+    report = bench.run(89)
+    assert (report.failed, bench.run(91).failed) == (2, 0)
+
+
+def test_control_is_tested_beside_a_slow_test_of_the_service_one_at_a_time() -> None:
+    bench = slow_where_it_fails(100, 40, answered_s=12)
+    bench.answers = down_from(100, LEAF, CONTROL)
+    report = bench.run(190)
+    assert bench.times(CONTROL) == [135]
+    assert bench.times(SECOND) == [147, 189]
+    assert report is not None
+    assert fails(report)

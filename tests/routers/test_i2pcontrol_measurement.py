@@ -35,6 +35,18 @@ async def ending(stream: trio.SocketStream) -> None:
     await stream.receive_some()
 
 
+class Measured:
+    """``found``: by one measurement, once there is something."""
+
+    def __init__(self, nursery: trio.Nursery, router: Router) -> None:
+        self.found: RemoteStatus | None = None
+        self._router = router
+        nursery.start_soon(self._measure)
+
+    async def _measure(self) -> None:
+        self.found = await self._router.get_remote_measured_status(HASH)
+
+
 @pytest.fixture
 async def sam() -> AsyncIterator[SamRouter]:
     async with SamRouter() as made:
@@ -92,6 +104,56 @@ async def test_lease_set_of_a_service_that_does_not_answer_is_fetched_and_it_is_
     found = await make(sam=sam.address).get_remote_measured_status(HASH)
     assert found.fetch_time_ms is not None
     assert found.connect_test.ok is False
+
+
+@pytest.mark.parametrize("refusal", ["CANT_REACH_PEER", "INVALID_ID"])
+async def test_stream_is_asked_for_until_the_session_has_tunnels_before_it_says_so(
+    sam: SamRouter, make, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    monkeypatch.setattr(measurement, "ASK_EACH_S", 0.01)
+    sam.replies |= {"SESSION CREATE": None, "STREAM CONNECT": f"STREAM STATUS RESULT={refusal}"}
+    async with trio.open_nursery() as nursery:
+        measured = Measured(nursery, make(sam=sam.address))
+        await sam.seen("STREAM CONNECT", 3)
+        del sam.replies["STREAM CONNECT"]
+    assert measured.found is not None
+    assert measured.found.connect_test is not None
+    assert measured.found.connect_test.ok
+
+
+async def test_lease_set_is_missing_once_the_session_is_ready(
+    sam: SamRouter, make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "ASK_EACH_S", 0.01)
+    sam.replies["SESSION CREATE"] = None
+    sam.is_found = False
+    async with trio.open_nursery() as nursery:
+        measured = Measured(nursery, make(sam=sam.address))
+        await sam.seen("STREAM CONNECT", 3)
+        assert measured.found is None
+        await sam.answer_sessions()
+    assert measured.found is not None
+    assert measured.found.connect_test is not None
+    assert not measured.found.connect_test.ok
+
+
+async def test_router_that_ends_meanwhile_measures_nothing(sam: SamRouter, make) -> None:
+    async def cut(stream: trio.SocketStream) -> None:
+        sam.cut("SESSION CREATE")
+        await silent(stream)
+
+    sam.replies["SESSION CREATE"] = None
+    sam.service = cut
+    with pytest.raises(RouterError, match="closed the SAM connection"):
+        await make(sam=sam.address).get_remote_measured_status(HASH)
+
+
+async def test_sessions_of_i2pd_are_not_listed_while_it_has_ours(
+    control_server, sam: SamRouter, make
+) -> None:
+    router = make(url=control_server.url, sam=sam.address)
+    assert (await router.get_local_leaf_status(bytes(387))).current_connections is None
+    assert "ClientServicesInfo" not in control_server.methods
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,8 @@ class OutsideTests:
         self._count = count
         self._record = record
         self._can_measure = context.router is not None
-        self._number = 0
         self._ordered = trio.Event()
-        self._testing = trio.CancelScope()
+        self._under_way: dict[int, trio.CancelScope] = {}
 
     def serve(self, core: MemberCore, on_stepped: Callable[[], None]) -> None:
         """Carry out what ``core`` decides; ``on_stepped`` is called after each answer."""
@@ -65,24 +64,32 @@ class OutsideTests:
 
     def obey(self) -> None:
         """Stop what the core no longer wants, and have what it wants now begun."""
-        probe = self._core.sensing.probe
-        if (0 if probe is None else probe.number) != self._number:
-            self._testing.cancel()
+        probes = self._core.sensing.probes
+        for number, scope in self._under_way.items():
+            if number not in probes:
+                scope.cancel()
+        if probes.keys() - self._under_way.keys():
             self._ordered.set()
 
     async def run(self) -> NoReturn:
         """Carry out tests until cancelled."""
-        sensing = self._core.sensing
-        while True:
-            while (probe := sensing.probe) is None or probe.number == self._number:
+        async with trio.open_nursery() as nursery:
+            while True:
                 self._ordered = trio.Event()
+                for number, probe in self._core.sensing.probes.items():
+                    if number not in self._under_way:
+                        self._under_way[number] = trio.CancelScope()
+                        nursery.start_soon(self._carry_out, probe)
                 await self._ordered.wait()
-            self._number = probe.number
-            answered = None
-            with trio.CancelScope() as self._testing:
-                answered = await self._test(probe)
-            self._core.on_tested(probe.number, answered, clocks.now())
-            self._on_stepped()
+        raise AssertionError("unreachable: tests have no end")
+
+    async def _carry_out(self, probe: Probe) -> None:
+        answered = None
+        with self._under_way[probe.number]:
+            answered = await self._test(probe)
+        self._core.on_tested(probe.number, answered, clocks.now())
+        del self._under_way[probe.number]
+        self._on_stepped()
 
     async def _test(self, probe: Probe) -> bool | None:
         router = self._context.router

@@ -340,10 +340,10 @@ class _Process:
             else:
                 self.farm.on_status(self.member, self.core)
                 self._poster.post(turns.entry)
-        probe = self.core.sensing.probe
-        if probe is not None and probe.number != self._tested:
-            self._tested = probe.number
-            self.scheduler.at(self.scheduler.now + self.farm.test_ms(), self._test, probe)
+        for probe in self.core.sensing.probes.values():
+            if probe.number > self._tested:
+                self._tested = probe.number
+                self.scheduler.at(self.scheduler.now + self.farm.test_ms(), self._test, probe)
         if self.core.ending.state == "over":
             self.farm.end(self.member)
         else:
@@ -361,7 +361,7 @@ class _Process:
         at = self.wake_at()
         if at:
             self.scheduler.at(at, self._test, probe)
-        elif at is not None:
+        elif at is not None and probe.number in self.core.sensing.probes:
             self.core.on_tested(probe.number, self.farm.answers(self.member, probe.hash), self.now())
             self.on_told()
 

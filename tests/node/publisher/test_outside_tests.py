@@ -27,7 +27,8 @@ CONTROL = bytes(range(32))
 
 
 class TestedRouter:
-    """``down``: what does not answer; ``trouble``: raised by each measurement, None: it hangs."""
+    """``down``: what does not answer, which takes ``down_s``. ``trouble``: raised by each measurement, None:
+    it hangs."""
 
     __test__ = False
 
@@ -35,6 +36,9 @@ class TestedRouter:
         self.measures_served = False
         self.control: bytes | None = None
         self.down: set[bytes] = set()
+        self.down_s = 1.0
+        self.most_at_once = 0
+        self._under_way = 0
         self.trouble: list[RouterError | None] = []
         self.asked: list[tuple[float, bytes]] = []
         self.ends: list[RouterError] = []  # of answering
@@ -52,7 +56,12 @@ class TestedRouter:
 
     async def get_remote_measured_status(self, hash_: bytes) -> RemoteStatus | None:
         self.asked.append((trio.current_time(), hash_))
-        await trio.sleep(1)
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        try:
+            await trio.sleep(self.down_s if hash_ in self.down else 1)
+        finally:
+            self._under_way -= 1
         if self.trouble:
             error = self.trouble.pop(0)
             if error is None:
@@ -123,6 +132,20 @@ async def test_service_that_does_not_answer_is_reported_with_the_control_that_di
         "failed": 3,
         "control": encode(OTHER),
     }
+
+
+async def test_tests_that_take_long_are_carried_out_side_by_side(
+    farm: FakeContext, autojump_clock: Clock
+) -> None:
+    """Three of the service, and one of a control."""
+    router = router_of(farm)
+    router.down_s = 35
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, 140, farm)
+        await trio.sleep(5)
+        router.down = {LEAF}
+    assert [report["failed"] for report in reports(farm) if report][-1] == 3
+    assert router.most_at_once >= 4
 
 
 async def test_router_that_refuses_or_hangs_tests_nothing(farm: FakeContext, autojump_clock: Clock) -> None:
