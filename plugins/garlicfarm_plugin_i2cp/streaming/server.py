@@ -107,7 +107,6 @@ class StreamServer:
     :param random: for the streams' ids
     :param has_client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
     :param drain_s: how long the streams that are open at a hand-over may finish; then they are reset
-    :param admits: whether the client with this hash of its destination may open streams; also `ban` it
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
     """
 
@@ -120,7 +119,6 @@ class StreamServer:
         random: random.Random,
         has_client_headers: bool = False,
         drain_s: float = 0.0,
-        admits: Callable[[bytes], bool] = lambda peer_hash: True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._target = target
@@ -129,7 +127,7 @@ class StreamServer:
         self._drained_s = math.inf
         self._draining: list[Stream] = []
         self._now_ms = now_ms
-        self._streams = Streams(keys, random=random, limits=limits, admits=admits)
+        self._streams = Streams(keys, random=random, limits=limits)
         self._max_streams = limits.streams
         self._connections: dict[Stream, _Connection] = {}
         self._last_bytes: dict[_Connection, None] = {}
@@ -204,9 +202,10 @@ class StreamServer:
         """This server has it again: no stream has to end."""
         self._draining, self._drained_s = [], math.inf
 
-    def ban(self, peer_hash: bytes) -> None:
-        """Reset the streams of the client with this hash of its destination."""
-        self._streams.ban(peer_hash)
+    def restrict(self, admits: Callable[[bytes], bool]) -> None:
+        """Serve only the clients whose hashes of destinations ``admits`` takes; streams of others are
+        reset."""
+        self._streams.restrict(admits)
         self._wake()
 
     def address_peers(self) -> None:

@@ -377,7 +377,7 @@ class Writable(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     """The last event of a stream. ``closed``: both sides have closed, and the peer has all that was written;
     ``reset``: by us; ``timed_out``: the peer acknowledges nothing; ``idle``: it sends nothing;
-    ``crowded_out``: another one needed its place; ``banned``: see `Streams.ban`."""
+    ``crowded_out``: another one needed its place; ``banned``: see `Streams.restrict`."""
 
     stream: Stream
     reason: EndReason

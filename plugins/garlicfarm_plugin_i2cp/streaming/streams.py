@@ -151,25 +151,17 @@ class Streams:
     """The incoming streams of one destination. Sans-I/O.
 
     ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
-    ``admits``: whether the peer with this hash of its destination may open streams; see also `ban`.
     ``refused`` counts what was dropped, by cause; ``counts``, the packets with data, SYN or CLOSE that were
     sent.
 
     After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
     """
 
-    def __init__(
-        self,
-        keys: Keys,
-        *,
-        random: Random,
-        limits: Limits = DEFAULT_LIMITS,
-        admits: Callable[[bytes], bool] = lambda peer_hash: True,
-    ) -> None:
+    def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
         self.refused: Counter[str] = Counter()
         self.counts = Counts()
         self._random = random
-        self._admits = admits
+        self._admits: Callable[[bytes], bool] = lambda peer_hash: True
         self._limits = limits
         self._pool = BufferPool(limits.buffer_bytes)
         self._shared = Shared(
@@ -501,12 +493,14 @@ class Streams:
             if incoming.stream.ended is None:
                 incoming.stream.reset()
 
-    def ban(self, peer_hash: bytes) -> None:
-        """End the streams of the peer with this hash of its destination; ``admits`` keeps it from opening
-        others."""
-        peer = self._peers.get(peer_hash)
-        for incoming in list(peer.streams.values()) if peer is not None else ():
-            incoming.stream.end("banned")
+    def restrict(self, admits: Callable[[bytes], bool]) -> None:
+        """From now on only peers whose hashes of destinations ``admits`` takes may open streams, and those of
+        others end."""
+        self._admits = admits
+        for peer_hash, peer in list(self._peers.items()):
+            if not admits(peer_hash):
+                for incoming in list(peer.streams.values()):
+                    incoming.stream.end("banned")
 
     def address_peers(self, now_s: float) -> None:
         """Send an ACK to each peer that was heard of in the last minute, a number of them at most. An ACK for

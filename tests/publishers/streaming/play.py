@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -34,10 +34,8 @@ PEER_ID = 0x11111111
 class Play:
     """One `Streams`, and the time; packets go in and come out decoded."""
 
-    def __init__(
-        self, limits: Limits = DEFAULT_LIMITS, *, admits: Callable[[bytes], bool] = lambda peer_hash: True
-    ) -> None:
-        self.streams = Streams(SERVICE, random=Random(1), limits=limits, admits=admits)
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.streams = Streams(SERVICE, random=Random(1), limits=limits)
         self.now_s = 1000.0
 
     def give(self, packet: Packet, *, signed_by: DestinationKeys | None = None) -> list[Packet]:

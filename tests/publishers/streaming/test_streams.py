@@ -189,19 +189,17 @@ def test_pings_beyond_the_limit_unsigned_and_pongs_are_refused() -> None:
 
 
 def test_banned_peer_is_refused_and_its_streams_end() -> None:
-    banned: set[bytes] = set()
-    play = Play(admits=lambda peer_hash: peer_hash not in banned)
+    banned = sha256(PEER.destination).digest()
+    play = Play()
     stream = play.open()
-    banned.add(sha256(PEER.destination).digest())
-    play.streams.ban(sha256(PEER.destination).digest())
+    play.streams.restrict(lambda peer_hash: peer_hash != banned)
     assert [packet.flags & RESET for packet in play.take()] == [RESET]
     assert play.events == [Ended(stream, "banned")]
     for packet in (syn(), syn(id_=9), ping()):
         assert play.give(packet, signed_by=PEER) == []
     assert play.streams.refused == {"banned": 3}
-    banned.clear()
+    play.streams.restrict(lambda peer_hash: peer_hash == banned)
     play.open(id_=9)
-    play.streams.ban(sha256(PEERS[1].destination).digest())
     assert len(play.streams) == 1
 
 
