@@ -29,7 +29,8 @@ FIRST_ALGORITHM = 2
 BRINGS = {
     1: "the log records who raises a level, and stores say which program they need",
     2: "leases ride on heartbeats, so a dead machine is replaced within the time of a lease",
-    3: "a publisher that the others cannot reach is replaced, and what nobody measures has no weight",
+    3: "a publisher that the others cannot reach is replaced, what nobody measures has no weight, and "
+    "clients can be banned",
 }
 """What each level above `LOWEST` brings, as the rest of a sentence."""
 

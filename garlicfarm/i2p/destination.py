@@ -17,15 +17,17 @@ Source: I2P common structures, "Destination", "KeyCertificate".
 
 from __future__ import annotations
 
+from base64 import b32decode
 from hashlib import sha256
 
-from garlicfarm.i2p.encoding import decode
+from garlicfarm.i2p.encoding import B32, decode, decode_hash, encode
 from garlicfarm.i2p.signing import Verifier, key_type, verifier
 
 DESTINATION_BYTES = 391
 """Of a destination with an Ed25519 key."""
 FILLER_BYTES = 256 + 96
 
+_HASH_CHARS = 44
 _CERTIFICATE_LENGTH = slice(385, 387)
 _MIN_DESTINATION_BYTES = 387
 _SIGNING_FIELD = slice(256, 384)
@@ -51,6 +53,15 @@ def split_destination(data: bytes) -> tuple[bytes, bytes]:
     if len(data) < end:
         raise ValueError("not a destination")
     return data[:end], data[end:]
+
+
+def hash_of(text: str) -> bytes:
+    """The 32-byte hash of a destination from any of its names: the address ….b32.i2p, the hash in I2P base64,
+    or the destination itself. Raises `ValueError`."""
+    if text.endswith(B32):
+        digits = text.removesuffix(B32).upper()
+        return decode_hash(encode(b32decode(digits + "=" * (-len(digits) % 8))))
+    return decode_hash(text) if len(text) <= _HASH_CHARS else destination_hash(text)
 
 
 def destination_hash(text: str) -> bytes:

@@ -12,6 +12,7 @@ import base64
 import binascii
 from hashlib import sha256
 
+B32 = ".b32.i2p"
 _TO_I2P = bytes.maketrans(b"+/", b"-~")
 _FROM_I2P = bytes.maketrans(b"-~", b"+/")
 
@@ -42,5 +43,9 @@ def decode_hash(text: str) -> bytes:
 
 def b32_address(destination: bytes) -> str:
     """The address of a binary destination: 52 characters and ``.b32.i2p``."""
-    digits = base64.b32encode(sha256(destination).digest()).decode("ascii")
-    return digits.rstrip("=").lower() + ".b32.i2p"
+    return b32_of_hash(sha256(destination).digest())
+
+
+def b32_of_hash(hash_: bytes) -> str:
+    """The same from the SHA-256 of the destination."""
+    return base64.b32encode(hash_).decode("ascii").rstrip("=").lower() + B32

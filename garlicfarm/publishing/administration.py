@@ -30,10 +30,17 @@ user's name, 1 … 64 characters. The actions and their ``args``:
   that index (D24). Since level 2.
 * ``timeouts``: ``{"election_ms": 10 … 3600000, "lease_ms": 1000 … 600000, "term": 1 …}``, from here on
   members use this upper election time-out, and a lease lasts so long at most (D27). Since level 2.
+* ``control``: ``{"ms": 10000 … 3600000}``, for how long a control counts that was reached (D25). Since
+  level 3.
+* ``ban``: ``{"hash": I2P base64, "until_ms": ms since 1970 | null}``, the farm's services do not serve the
+  client with this hash of its destination, until then or until ``unban``, ``{"hash": I2P base64}``. Since
+  level 3.
+* ``allow`` and ``disallow``: ``{"hash": I2P base64}`` puts a client on the access list, or takes it off.
+  Unless that is empty, only its clients are served. At most 4,096 are on it or banned. Since level 3.
 
-The last three are *findings*: the leader's node appends them itself, under ``by`` `LEADER` and without a
-``sequence``, and they are refused where they are posted. One whose ``term`` is not that of its log entry is
-skipped.
+``lost``, ``settled`` and ``timeouts`` are *findings*: the leader's node appends them itself, under ``by``
+`LEADER` and without a ``sequence``, and they are refused where they are posted. One whose ``term`` is not
+that of its log entry is skipped.
 
 An action is known from its level on (`SINCE`). An unknown one is refused where it is posted; if committed, it
 is skipped and counted. An unknown argument is refused where it is posted; if committed, it is ignored.
@@ -47,7 +54,8 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import decode_hash
-from garlicfarm.levels import LEASES, LOWEST
+from garlicfarm.levels import LEASES, LOWEST, OUTSIDE
+from garlicfarm.publishing import clients
 from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig, Staleness
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.validation import at, checker
@@ -89,7 +97,7 @@ class _Staleness(msgspec.Struct):
     R: Staleness
 
 
-class _Leaf(msgspec.Struct):
+class _Hash(msgspec.Struct):
     hash: str
 
 
@@ -107,6 +115,19 @@ _Place = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 class _Lease(msgspec.Struct):
     ms: LeaseMs
+
+
+MIN_CONTROL_MS, MAX_CONTROL_MS = 10_000, 3_600_000
+ControlMs = Annotated[int, msgspec.Meta(ge=MIN_CONTROL_MS, le=MAX_CONTROL_MS)]
+
+
+class _Control(msgspec.Struct):
+    ms: ControlMs
+
+
+class _Ban(msgspec.Struct):
+    hash: str
+    until_ms: clients.EndMs | None = None
 
 
 class Lost(msgspec.Struct):
@@ -141,8 +162,8 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "interval": _Interval,
     "staleness": _Staleness,
     "override": _Override,
-    "exclude": _Leaf,
-    "include": _Leaf,
+    "exclude": _Hash,
+    "include": _Hash,
     "weights": _Weights,
     "publisher": _Publisher,
     "publish": _Publish,
@@ -152,13 +173,19 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "lost": Lost,
     "settled": Settled,
     "timeouts": Timeouts,
+    "control": _Control,
+    "ban": _Ban,
+    "unban": _Hash,
+    "allow": _Hash,
+    "disallow": _Hash,
 }
 """Each action with the type of its ``args``."""
 
 FINDINGS = ("lost", "settled", "timeouts")
 """What only a leader finds."""
 
-SINCE = {"level": 1, "lease": LEASES} | dict.fromkeys(FINDINGS, LEASES)
+SINCE = {"level": 1, "lease": LEASES, "control": OUTSIDE}
+SINCE |= dict.fromkeys(FINDINGS, LEASES) | dict.fromkeys(clients.ACTIONS, OUTSIDE)
 """The level from which on an action is known, if that is not the lowest."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.publishing import clients
 from garlicfarm.publishing.administration import FINDINGS, check_arguments
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.publishing.farm_queries import FarmQueries
@@ -51,6 +52,10 @@ def check_state(farm: FarmQueries, parsed: Entry) -> None:
     """Raises `EntryRefused`: the state does not allow a valid entry."""
     if isinstance(parsed, Administrative):
         farm.policy.check(parsed, farm.members)
+        if parsed.admin.action in clients.ACTIONS:
+            farm.clients.check(
+                parsed.admin.action, parsed.admin.args, farm.farm_time_ms, farm.own_destinations
+            )
     elif YEAR_2020_MS < farm.farm_time_ms < parsed.date - TEN_YEARS_MS and (
         # Two wrong clocks must not exclude a correct one, nor one that began in 1970.
         isinstance(parsed, Note) or len(farm.recent()) >= 3

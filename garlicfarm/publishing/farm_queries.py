@@ -6,15 +6,18 @@ from collections.abc import Mapping
 
 import msgspec
 
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.leases import Holding
 from garlicfarm.levels import level_of
 from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
+from garlicfarm.publishing.clients import NOBODY, Clients
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 from garlicfarm.publishing.lease import lease_ms
-from garlicfarm.publishing.policy import Policy
+from garlicfarm.publishing.policy import CONTROL_MS, Policy
 from garlicfarm.publishing.scoring import ALL, measured
 
 _DAY_MS = 86_400_000
@@ -144,6 +147,28 @@ class FarmQueries:
     def policy(self) -> Policy:
         """The administrators' decisions in force; read-only."""
         return self._state.policy
+
+    @property
+    def control_ms(self) -> int:
+        """T of D25, in ms."""
+        return self._state.policy.control_ms or CONTROL_MS
+
+    @property
+    def clients(self) -> Clients:
+        """Which clients are banned, and which are on the access list."""
+        return self._state.policy.clients or NOBODY
+
+    def own_destinations(self) -> set[str]:
+        """Hashes in I2P base64 of what the members' newest statuses name as the farm's own: leaves, master
+        destinations, and those at which they answer tests."""
+        found: set[bytes] = set()
+        for scored in self._statuses.values():
+            meta = scored.document.meta
+            leaves = [one.destination for one in scored.document.destinations or ()]
+            master = [meta.destination] if meta is not None and meta.destination is not None else []
+            found |= {*map(destination_hash, leaves + master)}
+            found |= set() if scored.control is None else {scored.control}
+        return {*map(encode, found)}
 
     @property
     def interval_ms(self) -> int:

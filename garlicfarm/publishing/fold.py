@@ -68,7 +68,9 @@ order. When a Configuration removes a member, its records are deleted at once, o
    sanctioned, unless it is for longer, until its n-th status after that; n is 10 R, times 2 for each finding
    before, but at most an hour of its interval, or 10 R if that is more. R and the interval are those of its
    newest status. From this level on a sanction of point 5, too, never shortens one. A member that is removed
-   has no count.
+   has no count. While the access list has an entry, there are no reports.
+10. *Clients*, since level 3 (D25): `clients`. Their lists are kept apart from the orders in force. Nothing
+   else depends on them.
 """
 
 from __future__ import annotations
@@ -335,7 +337,7 @@ class PublisherFold(FarmQueries):
         if entry.admin.action in FINDINGS:
             self._fold_finding(index, entry.admin)
             return
-        policy.apply(index, entry)
+        policy.apply(index, entry, self.farm_time_ms)
         if entry.admin.action == "lease":
             self._change_lease(index, ordered_ms=msgspec.convert(entry.admin.args["ms"], int))
         policy.pin(self._pinned)

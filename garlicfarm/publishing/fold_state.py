@@ -8,6 +8,7 @@ import msgspec
 
 from garlicfarm.levels import FIRST_ALGORITHM, LEASES, OUTSIDE, level_of
 from garlicfarm.publishing.administration import MAX_LEASE_MS, LeaseMs
+from garlicfarm.publishing.clients import MAX_LISTED, NOBODY
 from garlicfarm.publishing.documents import (
     U63,
     IntervalMs,
@@ -159,6 +160,8 @@ def is_consistent(state: FarmState) -> bool:
         and (not state.leases or state.leases.boots.keys() | state.leases.lost.keys() <= members)
         and isinstance(state.outside, OutsideState) == (level_of(state.algorithm) >= OUTSIDE)
         and (not state.outside or state.outside.unreached.keys() <= members)
+        and (bool(state.outside) or (not policy.control_ms and policy.clients is msgspec.UNSET))
+        and len(policy.clients or NOBODY) <= MAX_LISTED
     )
 
 

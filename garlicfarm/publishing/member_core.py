@@ -540,6 +540,8 @@ class MemberCore:
         fold, publisher, due_since = self._fold, self._fold.publisher, self._fold.due_since
         if fold.level < OUTSIDE or self.is_named or publisher is None or due_since is None:
             return None
+        if fold.clients.allowed:  # those who test are strangers
+            return None
         scored = fold.statuses[publisher]
         leaves = {leaf.hash for leaf in scored.leaves}
         controls: set[bytes] = set()
@@ -553,6 +555,7 @@ class MemberCore:
             since=due_since,
             leaves=self._testable(leaves if scored.publishing else set()),
             controls=self._testable(controls - leaves),
+            control_ms=fold.control_ms,
         )
 
     def _testable(self, hashes: set[bytes]) -> tuple[bytes, ...]:

@@ -28,6 +28,18 @@ class PublishOrder(msgspec.Struct, frozen=True, kw_only=True):
     lease_set: bytes | None = None
 
 
+class ClientRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which clients are served, by the SHA-256 of their binary destinations, 32 bytes each. ``banned``: not
+    these. ``allowed``: unless it is empty, only these."""
+
+    banned: frozenset[bytes] = frozenset()
+    allowed: frozenset[bytes] = frozenset()
+
+    def admits(self, client: bytes) -> bool:
+        """Whether the client with this hash is served."""
+        return client not in self.banned and (not self.allowed or client in self.allowed)
+
+
 class Published(msgspec.Struct, frozen=True, kw_only=True):
     """What was given to a router. ``published_ms``: its date, ms since 1970. ``lease_set``: its bytes, where
     the publisher knows them."""

@@ -22,9 +22,12 @@ _LONGEST_MS = 3_600_000
 
 
 def reports(farm: FarmQueries, members: Iterable[int]) -> dict[int, OutsideReport]:
-    """What those of ``members`` report that are current and recent, of the publisher's present turn."""
+    """What those of ``members`` report that are current and recent, of the publisher's present turn. None,
+    while an access list keeps those away who test: each test comes from a destination of its own."""
     publisher, due_since = farm.publisher, farm.due_since
-    found = {}
+    found: dict[int, OutsideReport] = {}
+    if farm.clients.allowed:
+        return found
     for member in members:
         report = farm.statuses[member].outside if member in farm.statuses else None
         if (

@@ -13,7 +13,8 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.administration import LifetimeMs, Margin, Percent
+from garlicfarm.publishing import clients
+from garlicfarm.publishing.administration import ControlMs, LifetimeMs, Margin, Percent
 from garlicfarm.publishing.documents import U63, IntervalMs, PublishConfig, Staleness
 from garlicfarm.publishing.entries import Administrative, Leaf
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -25,6 +26,8 @@ CONSECUTIVE_LEADS = 3
 """at how many counted statuses in a row a challenger has to lead by the margin"""
 LIFETIME_MS = 3_600_000
 MAX_EXCLUDED = 1024
+CONTROL_MS = 60_000
+"""T of D25: a control that was reached longer ago shows nothing"""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -58,7 +61,11 @@ class Policy(msgspec.Struct, kw_only=True):
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
     """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
-    ``publish``, ``remove ID``, ``level N``, ``lease``"""
+    ``publish``, ``remove ID``, ``level N``, ``lease``, ``control``"""
+    control_ms: ControlMs | msgspec.UnsetType = msgspec.UNSET
+    """since the first order ``control``, at level 3 or above"""
+    clients: clients.Clients | msgspec.UnsetType = msgspec.UNSET
+    """since the first order for clients, at level 3 or above; ``orders`` has none of those"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
         """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
@@ -69,9 +76,14 @@ class Policy(msgspec.Struct, kw_only=True):
         if action == "exclude" and len({*self.excluded, args["hash"]}) > MAX_EXCLUDED:
             raise EntryRefused("config.admin.args.hash", "too many")
 
-    def apply(self, index: int, entry: Administrative) -> None:
+    def apply(self, index: int, entry: Administrative, farm_time_ms: int) -> None:
         """Carry out a checked entry at ``index``."""
         admin, args = entry.admin, entry.admin.args
+        if admin.action in clients.ACTIONS:
+            listed = clients.Listed(admin.by, entry.date, index)
+            lists = self.clients or clients.NOBODY
+            self.clients = lists.after(admin.action, args, farm_time_ms, listed)
+            return
         key, in_force = admin.action, True  # of ``publish`` the state keeps no more
         match admin.action:
             case "interval":
@@ -90,6 +102,8 @@ class Policy(msgspec.Struct, kw_only=True):
                 self.overrides.pop(member, None)
                 if in_force:
                     self.overrides[member] = msgspec.convert(mode, PublishConfig)
+            case "control":
+                self.control_ms = msgspec.convert(args["ms"], int)
             case "remove":
                 key = f"remove {args['member']}"
             case "level":

@@ -5,6 +5,7 @@
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
      "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms", "counted": [figure …],
+     "control_ms", "banned": int, "allowed": int,
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
      "members": [{"id", "score": int | null, "measured": percent | null,
@@ -21,7 +22,9 @@ published, D25).
 ``lease_ms`` and ``lease_ordered_ms``, which bounds it, are there since level 2; ``lease_before_ms`` while a
 longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
 ``measured``: how much of the score is measured (`scoring.measured`). ``counted``, since level 3: the figures
-that count (`scoring`). ``left_out`` is true for a part without any, and else absent.
+that count (`scoring`). Beside it ``control_ms``, for how long a control counts that was reached (D25), and
+how many clients are banned, or on the access list (`clients`): a ban that is over counts until the next order
+for clients. ``left_out`` is true for a part without any, and else absent.
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
@@ -79,7 +82,7 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
         "because": reason_of(farm.state),
         "due_since": farm.due_since,
         **farm.lease_figures(),
-        **({"counted": scoring.names(farm.counted_figures)} if farm.level >= OUTSIDE else {}),
+        **(_since_level_3(farm) if farm.level >= OUTSIDE else {}),
         "holders": list(farm.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
@@ -88,6 +91,16 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
             _member(farm, member, measured.get(member), eligible=member in eligible)
             for member in farm.order()
         ],
+    }
+
+
+def _since_level_3(farm: FarmQueries) -> dict[str, object]:
+    counted = scoring.names(farm.counted_figures)
+    return {
+        "counted": counted,
+        "control_ms": farm.control_ms,
+        "banned": len(farm.clients.banned),
+        "allowed": len(farm.clients.allowed),
     }
 
 

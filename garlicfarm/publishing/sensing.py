@@ -26,6 +26,7 @@ import msgspec
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import OutsideReport
+from garlicfarm.publishing.policy import CONTROL_MS
 
 PERIOD_MS = 60_000
 """From one test to the next while the service answers."""
@@ -38,19 +39,19 @@ AT_ONCE = 3
 GRACE_MS = 60_000
 """Tests that begin sooner after the publisher was due to start do not count as failed: what clients find
 until then may be its predecessor's."""
-CONTROL_MS = 60_000
-"""T: a control that was reached longer ago shows nothing."""
 _MOST_FAILED = 999
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """A publisher's turn: since the index from which it was due to start. Hashes of 32 bytes of what this
-    member can test: the ``leaves`` of the publisher while it publishes, and ``controls``."""
+    member can test: the ``leaves`` of the publisher while it publishes, and ``controls``. ``control_ms``: T,
+    a control that was reached longer ago shows nothing."""
 
     publisher: int
     since: int
     leaves: tuple[bytes, ...]
     controls: tuple[bytes, ...]
+    control_ms: int = CONTROL_MS
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +118,8 @@ class Sensing:
             self._on_control(probe, answered, now_ms)
         else:
             self._on_leaf(probe, answered)
-        if found.control is not None and now_ms - found.control_ms > CONTROL_MS:
+        assert self._turn is not None
+        if found.control is not None and now_ms - found.control_ms > self._turn.control_ms:
             found.control = None
         report = self.report()
         is_against = report is not None and outside.fails(report)
@@ -166,7 +168,7 @@ class Sensing:
         is_under_way = len(self._leaf_probes) < len(self.probes)
         if turn is None or not turn.controls or doubt_ms is None or is_under_way:
             return None
-        stale_ms = 0 if found.control is None else found.control_ms + CONTROL_MS // 2
+        stale_ms = 0 if found.control is None else found.control_ms + turn.control_ms // 2
         return max(doubt_ms, found.control_again_ms, stale_ms)
 
     def _order(self, hash_: bytes, now_ms: int, *, is_control: bool) -> None:

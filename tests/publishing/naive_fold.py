@@ -28,7 +28,9 @@ DEFAULTS: dict[str, Any] = {
     },
 }
 FINDINGS = ("lost", "settled", "timeouts")
-SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2, "timeouts": 2}
+CLIENTS = ("ban", "unban", "allow", "disallow")
+SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2, "timeouts": 2, "control": 3}
+SINCE |= dict.fromkeys(CLIENTS, 3)
 MILLION = 1_000_000
 YEAR_2020_MS = 1_577_836_800_000
 TEN_YEARS_MS = 315_576_000_000
@@ -127,6 +129,7 @@ class Said:
         self.applied: int | None = node.get("applied")
         self.boot: int = node.get("boot") or 0
         self.outside: dict[str, Any] | None = None  # since level 3
+        self.control: str | None = None  # the same
         self.interval_ms: int = node.get("interval_ms") or defaults["interval_ms"]
         self.R: int = node.get("R") or defaults["R"]
         self.publishing: bool | None = meta.get("publishing")
@@ -155,7 +158,7 @@ class NaiveFold:
         self.joined: dict[int, int] = {}
         self.said: dict[int, list[Said]] = {}  # of the members, and of removed ones that still hold
         self.sequences: dict[int, int] = {}
-        self.orders: list[tuple[int, dict[str, Any]]] = []
+        self.orders: list[tuple[int, dict[str, Any], int]] = []  # index, entry, farm time before it
         self.notes: dict[str, int] = {}
         self.skipped: dict[str, int] = {}
         self.publisher: int | None = None
@@ -178,10 +181,15 @@ class NaiveFold:
     def policy(self) -> dict[str, Any]:
         """What the orders that were obeyed amount to."""
         policy = json.loads(json.dumps(DEFAULTS)) | {"overrides": {}, "excluded": set(), "orders": {}}
-        for index, entry in self.orders:
+        for index, entry, farm_time_ms in self.orders:
             admin = entry["config"]["admin"]
             args, key, in_force = admin["args"], admin["action"], True
-            if key == "interval":
+            if key in CLIENTS:
+                self.list_client(policy, index, entry, farm_time_ms)
+                continue
+            if key == "control":
+                policy["control_ms"] = args["ms"]
+            elif key == "interval":
                 policy["interval_ms"] = args["ms"]
             elif key == "staleness":
                 policy["R"] = args["R"]
@@ -210,6 +218,55 @@ class NaiveFold:
             if in_force:
                 policy["orders"][key] = {"by": admin["by"], "date": entry["date"], "index": index}
         return policy
+
+    def list_client(
+        self, policy: dict[str, Any], index: int, entry: dict[str, Any], farm_time_ms: int
+    ) -> None:
+        lists = policy.setdefault("clients", {"banned": {}, "allowed": {}})
+        lists["banned"] = self.lasting_bans(lists, farm_time_ms)
+        admin = entry["config"]["admin"]
+        action, hash_ = admin["action"], admin["args"]["hash"]
+        of_action = lists["banned" if action in ("ban", "unban") else "allowed"]
+        of_action.pop(hash_, None)
+        if action in ("ban", "allow"):
+            until_ms = admin["args"].get("until_ms") if action == "ban" else None
+            listed = {"by": admin["by"], "date": entry["date"], "index": index, "until_ms": until_ms}
+            of_action[hash_] = listed
+
+    def lasting_bans(self, lists: dict[str, Any], farm_time_ms: int) -> dict[str, Any]:
+        ends = {hash_: listed["until_ms"] for hash_, listed in lists["banned"].items()}
+        return {
+            hash_: listed
+            for hash_, listed in lists["banned"].items()
+            if ends[hash_] is None or ends[hash_] > farm_time_ms
+        }
+
+    def refuses_client(self, action: str, args: dict[str, Any]) -> str | None:
+        """Why an order for clients is not obeyed."""
+        lists = self.policy().get("clients", {"banned": {}, "allowed": {}})
+        hash_ = args["hash"]
+        if action == "unban":
+            return None if hash_ in lists["banned"] else "not banned"
+        if action == "disallow":
+            return None if hash_ in lists["allowed"] else "not on the access list"
+        if action == "ban" and args.get("until_ms") is not None and args["until_ms"] <= self.farm_time_ms:
+            return "in the past"
+        if action == "ban" and hash_ in self.own_hashes():
+            return "the farm's own"
+        lasting = lists | {"banned": self.lasting_bans(lists, self.farm_time_ms)}
+        is_new = hash_ not in lasting["banned" if action == "ban" else "allowed"]
+        count = len(lasting["banned"]) + len(lasting["allowed"])
+        return "too many" if is_new and count >= 4096 else None
+
+    def own_hashes(self) -> set[str]:
+        newest = [said for said in map(self.newest, self.said) if said]
+        named = {said.control for said in newest if said.control}
+        for said in newest:
+            leaves = [leaf["destination"] for leaf in said.entry.get("destinations") or []]
+            for destination in [*leaves, (said.entry.get("meta") or {}).get("destination")]:
+                if destination is not None:
+                    named.add(b64encode(leaf_hash(destination), altchars=b"-~").decode())
+        return named
 
     def newest(self, member: int) -> Said | None:
         said = self.said.get(member)
@@ -334,8 +391,8 @@ class NaiveFold:
         for member in members:
             self.said.setdefault(member, [])
         self.orders = [
-            (at, entry)
-            for at, entry in self.orders
+            (at, entry, farm_time_ms)
+            for at, entry, farm_time_ms in self.orders
             if entry["config"]["admin"]["action"] != "override"
             or entry["config"]["admin"]["args"]["member"] in members
         ]
@@ -385,6 +442,10 @@ class NaiveFold:
                 return "another term"
             if admin["action"] in ("override", "remove") and args["member"] not in self.members:
                 return "not a member"
+            if admin["action"] in CLIENTS:
+                reason = self.refuses_client(admin["action"], args)
+                if reason is not None:
+                    return reason
             if admin["action"] == "exclude" and len(self.policy()["excluded"] | {args["hash"]}) > 1024:
                 return "too many"
         elif self._years_ahead(entry):
@@ -415,7 +476,7 @@ class NaiveFold:
             if admin["action"] == "lease":
                 self.lease["ordered_ms"] = args["ms"]
                 self._change_lease(index)
-            self.orders.append((index, entry))
+            self.orders.append((index, entry, self.farm_time_ms))
             for member in self.said:
                 self._reprice(member)
             self._decide(index, None)
@@ -472,7 +533,8 @@ class NaiveFold:
         author = said.entry["id"]
         self.said[author].append(said)
         if self.level >= 3:
-            said.outside = ((said.entry.get("config") or {}).get("node") or {}).get("outside")
+            node = (said.entry.get("config") or {}).get("node") or {}
+            said.outside, said.control = node.get("outside"), node.get("control")
         said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}
         self._reprice(author)
         began = said.index - 1 if said.applied is None else said.applied
@@ -520,7 +582,7 @@ class NaiveFold:
     def _is_unreached(self, index: int) -> bool:
         """Whether the publisher is found so at this index, by what the others say of it."""
         publisher, others = self.publisher, [one for one in self.members if one != self.publisher]
-        if publisher is None or self.due_since is None:
+        if publisher is None or self.due_since is None or self.policy().get("clients", {}).get("allowed"):
             return False
         says = [self.newest(one).outside for one in others if self.recent(one)]
         about = {"publisher": publisher, "since": self.due_since}
@@ -595,6 +657,12 @@ class NaiveFold:
         policy["excluded"] = sorted(policy["excluded"])
         for name in ("weights", "overrides", "orders"):
             policy[name] = dict(sorted(policy[name].items()))
+        if "clients" in policy:
+            policy["clients"] = {name: dict(sorted(one.items())) for name, one in policy["clients"].items()}
+        # In the order of the fold's fields.
+        for name in ("control_ms", "clients"):
+            if name in policy:
+                policy[name] = policy.pop(name)
         statuses: list[str] = []
         records = {member: self._record(member, statuses) for member in sorted(self.said)}
         text = json.dumps(

@@ -126,8 +126,23 @@ ARGS: dict[str, dict[str, Any]] = {
     "lost": {"member": 2, "index": 1, "term": 1},
     "settled": {"index": 1, "term": 1},
     "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
+    "control": {"ms": 10_000},
+    "ban": {"hash": encode(bytes(32)), "until_ms": T0},
+    "unban": {"hash": encode(bytes(32))},
+    "allow": {"hash": encode(bytes(32))},
+    "disallow": {"hash": encode(bytes(32))},
 }
 POSTED = [action for action in ACTIONS if action not in FINDINGS]
+UNDOES = {"unban": "ban", "disallow": "allow"}
+
+
+def farm_for(action: str, level: int) -> PublisherFold:
+    """A farm that can obey the action at its level."""
+    farm = new_farm(level)
+    if action in UNDOES and level >= SINCE[action]:
+        first = UNDOES[action]
+        farm.apply(1, 1, encode_admin("farm", T0, 1, None, first, "alice", ARGS[first]))
+    return farm
 
 
 @pytest.mark.parametrize("action", POSTED)
@@ -137,11 +152,11 @@ def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed
     document = json.loads(plain)
     document["config"]["admin"]["args"]["odd"] = odd
     entry = json.dumps(document).replace("Infinity", "1e400").encode()
-    farm, other = new_farm(HIGHEST), new_farm(HIGHEST)
+    farm, other = farm_for(action, HIGHEST), farm_for(action, HIGHEST)
     farm.check(plain, 1)
     assert refusal(farm, entry, 1) == ("config.admin.args.odd", "unknown argument")
-    farm.apply(1, 1, entry)
-    other.apply(1, 1, plain)
+    farm.apply(2, 1, entry)
+    other.apply(2, 1, plain)
     assert farm.snapshot() == other.snapshot()
     assert farm.skipped == {}
 
@@ -223,11 +238,11 @@ def test_check_finding_is_refused_whoever_posts_it(action: str) -> None:
 @pytest.mark.parametrize("action", [action for action in SINCE if action in POSTED])
 def test_action_is_unknown_below_its_level(action: str) -> None:
     entry = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
-    below, above = new_farm(SINCE[action] - 1), new_farm(SINCE[action])
+    below, above = farm_for(action, SINCE[action] - 1), farm_for(action, SINCE[action])
     assert refusal(below, entry, 1) == ("config.admin.action", "unknown action")
     above.check(entry, 1)
     for farm in (below, above):
-        farm.apply(1, 1, entry)
+        farm.apply(2, 1, entry)
     assert below.skipped == {"unknown action": 1}
     assert above.skipped == {}
 

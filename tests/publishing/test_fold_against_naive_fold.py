@@ -43,6 +43,7 @@ MALFORMED = [
 ]
 LEAVES = [destination(seed) for seed in range(20)]
 HASHES = [encode(destination_hash(leaf)) for leaf in LEAVES]
+CLIENTS = [encode(bytes([number]) * 32) for number in range(3)]
 BOTH_WAYS = [("configuredTunnels", 0), ("currentTunnels", 0)]
 WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "destination_health"]
 
@@ -203,7 +204,16 @@ class Script:
             ("lease", {"ms": chance.choice([1000, 5000, 9000, 600_000])}),
             ("lease", {"ms": chance.choice([1000, 5000, 9000, 600_000])}),
         ]
-        action, args = chance.choice(orders)
+        client, until_ms = (
+            chance.choice([*CLIENTS, HASHES[0]]),
+            chance.choice([None, 0, self.date(0) + 3_000]),
+        )
+        for_clients: list[tuple[str, dict[str, Any]]] = [
+            ("ban", {"hash": client, "until_ms": until_ms}),
+            *((action, {"hash": client}) for action in ("ban", "unban", "allow", "disallow", "disallow")),
+            ("control", {"ms": chance.choice([10_000, 3_600_000])}),
+        ]
+        action, args = chance.choice([*orders, *for_clients])
         return self.order(action, "alice", args)
 
     def order(self, action: str, by: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +254,8 @@ class Script:
             node["boot"] = chance.choice([boot] * 20 + [None])
         if chance.random() < self.sensing:
             node["outside"] = self.outside()
+        if chance.random() < 0.3:
+            node["control"] = HASHES[19]
         publishing: bool | None = self.naive.publisher == member and self.naive.due_since is not None
         if chance.random() > self.honest:
             publishing = chance.choice([True, False])
@@ -340,6 +352,7 @@ HAPPENS = {
     *("lost", "released", "removed, and held at level 2", "silent, and held at level 2"),
     "other figures count",
     *("unreached", "unreached again", "reached again"),
+    *("not banned", "not on the access list", "in the past", "the farm's own"),
     *("a longer lease may run", "former process", "another term", "another naming", "another change"),
 }
 

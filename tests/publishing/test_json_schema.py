@@ -162,6 +162,7 @@ VALID_ARGS = {
     "lost": {"member": 1, "index": 1, "term": 1},
     "settled": {"index": 1, "term": 1},
     "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
+    "ban": {"hash": encode(bytes(32)), "until_ms": 1},
 }
 
 

@@ -151,3 +151,27 @@ def test_member_that_was_restarted_judges_a_service_of_which_it_has_reported() -
     report = restarted.outside[-1]
     assert report is not None
     assert report["failed"] > 3
+
+
+def test_member_tests_nothing_while_an_access_list_would_refuse_its_tests() -> None:
+    log = named_1(level=3)
+    log.order("allow", {"hash": encode(BEACON)})
+    member = Member(log)
+    member.run(70)
+    assert (member.tested, member.outside[-1]) == ([], None)
+    log.order("disallow", {"hash": encode(BEACON)})
+    member.run(70)
+    assert {*member.tested} == {HASHES[1]}
+
+
+def test_control_is_tested_as_often_as_the_order_of_the_farm_asks_for() -> None:
+    counts = []
+    for control_ms in (60_000, 20_000):
+        log = named_1(level=3)
+        log.order("control", {"ms": control_ms})
+        member = Member(log)
+        member.run(70)
+        member.down = {HASHES[1]}
+        member.run(150)
+        counts.append(member.tested.count(HASHES[2]))
+    assert 2 * counts[0] <= counts[1]
