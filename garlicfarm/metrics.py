@@ -127,6 +127,9 @@ class NodeMetrics:
         self.farm_problems = self._gauge(
             "farm_problems", "How many problems `garlicfarm status` has to tell of the farm.", "farm"
         )
+        self.farm_clients = self._gauge(
+            "farm_clients", "How many clients are banned, or on the access list.", "farm", "list"
+        )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
         self.feed_lag_entries = self._gauge(
@@ -284,6 +287,10 @@ class FarmMetrics:
         """By how much this node's wall clock is certainly ahead of that of ``source``: ``farm`` or
         ``router``."""
         self._node.clock_offset_seconds.labels(self._farm, source).set(ahead_ms / 1000)
+
+    def set_clients(self, name: str, count: int) -> None:
+        """How many clients are on a list: ``banned`` or ``allowed``."""
+        self._node.farm_clients.labels(self._farm, name).set(count)
 
     def set_score(self, member: int, score: int) -> None:
         """The ranking's score of a member, 0 to 1,000,000."""

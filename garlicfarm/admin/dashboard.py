@@ -43,10 +43,12 @@ from garlicfarm.admin.readers import Readers
 from garlicfarm.admin.requests import read_body
 from garlicfarm.admin.responses import commit_deadline
 from garlicfarm.errors import GarlicFarmError, NotLeader
+from garlicfarm.publishing import clients
 from garlicfarm.publishing.publication import expiry_problem, sight
 from garlicfarm.publishing.ranking import reason
 
 SHOWN = 25
+_BANS_H = {"1": 1, "24": 24, "": None}
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -133,7 +135,7 @@ class Dashboard:
             farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
         except Problem as problem:
             return self._html("refused.html", problem.status, problem=problem, leader_url=None)
-        status, ranking = farm.status(), farm.ranking()
+        status, ranking, policy = farm.status(), farm.ranking(), farm.policy()
         history = self._histories.setdefault(farm.farm, History())
         lines = await history.lines(
             farm, are_documents=bool(ranking["members"]), counted=ranking.get("counted")
@@ -159,7 +161,9 @@ class Dashboard:
             feed_problems=feed_problems(status),
             queries=farm.rankings.queries(),
             readers=self._readers.rows(farm),
-            policy=farm.policy(),
+            policy=policy,
+            clients=clients.rows(policy, time.time_ns() // 1_000_000),
+            shown=SHOWN,
             lines=others[: -SHOWN - 1 : -1],
             plot=plot(lines, status["members"]),
             size=(WIDTH, HEIGHT),
@@ -220,6 +224,15 @@ def _fields(body: bytes) -> Mapping[str, str]:
         raise Problem(400, "bad-body", "the body is not a form", "Use the page.") from error
 
 
+def _client(text: str) -> str:
+    try:
+        return clients.hash_text(text)
+    except ValueError as error:
+        raise Problem(
+            400, "bad-body", "this is no client", "Name it by its address, ….b32.i2p, or by that hash."
+        ) from error
+
+
 async def _do(farm: FarmView, form: Mapping[str, str], user: str) -> dict[str, int]:
     action, hash_, text = form.get("action"), form.get("hash", "").strip(), form.get("member", "")
     member = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
@@ -228,6 +241,12 @@ async def _do(farm: FarmView, form: Mapping[str, str], user: str) -> dict[str, i
         index, _ = await farm.administer("override", {"member": member, "mode": mode}, user)
     elif action in ("exclude", "include"):
         index, _ = await farm.administer(action, {"hash": hash_}, user)
+    elif action == "ban" and form.get("hours") in _BANS_H:
+        hours = _BANS_H[form["hours"]]
+        until_ms = None if hours is None else time.time_ns() // 1_000_000 + 3_600_000 * hours
+        index, _ = await farm.administer("ban", {"hash": _client(hash_), "until_ms": until_ms}, user)
+    elif action in ("unban", "disallow"):
+        index, _ = await farm.administer(action, {"hash": _client(hash_)}, user)
     elif action == "publish":
         index, _ = await farm.administer("publish", {}, user)
     elif action == "remove" and member > 0 and form.get("sure"):

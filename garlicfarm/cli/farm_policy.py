@@ -21,26 +21,26 @@ from garlicfarm.cli.say import say
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-_B32 = ".b32.i2p"
-_HASH = f"HASH must be 44 characters of I2P base64, or 52 of base32 and {_B32}"
+_HASH = "HASH must be 44 characters of I2P base64, or 52 of base32 and .b32.i2p"
 _ALLOWED = {
     "staleness.R": "R must be 3 to 1000",
     "publisher.margin": "margin must be 0 to 1000000",
     "publisher.lifetime_ms": "lifetime must be 10m to 18h",
-    "exclude.hash": _HASH,
-    "include.hash": _HASH,
+    "ban.until_ms": "TIME must end before the year 2106; --forever has no end",
 }
 """What `garlicfarm.publishing.administration` allows, in the words of the command line."""
 
 _PARAMETERS = {
     "interval": ("interval", "ms"),
     "lease": ("lease", "ms"),
+    "control": ("control", "ms"),
     "R": ("staleness", "R"),
     "margin": ("publisher", "margin"),
     "lifetime": ("publisher", "lifetime_ms"),
 }
 """What `farm set` sets, and the action with its argument that does."""
 
+_DURATIONS = ("interval", "lease", "control", "lifetime")
 _Action = tuple[str, dict[str, Any]]
 
 
@@ -55,7 +55,7 @@ def exclude(options: Options, hash_: str) -> None:
 
     HASH is the hash of a destination: ….b32.i2p, or I2P base64 (after -- if it begins with a hyphen).
     """
-    _administer(options, [("exclude", {"hash": _base64(hash_)})])
+    administer(options, [("exclude", {"hash": _base64(hash_)})])
 
 
 @click.command(
@@ -66,7 +66,7 @@ def exclude(options: Options, hash_: str) -> None:
 @shared_options()
 def include(options: Options, hash_: str) -> None:
     """List the leaf HASH again, after `farm exclude`."""
-    _administer(options, [("include", {"hash": _base64(hash_)})])
+    administer(options, [("include", {"hash": _base64(hash_)})])
 
 
 @click.command(cls=Command, examples=["garlicfarm farm override 2 off", "garlicfarm farm override 2 none"])
@@ -76,7 +76,7 @@ def include(options: Options, hash_: str) -> None:
 def override(options: Options, id: int, mode: str) -> None:
     """Override meta.publish of member ID: on (preferred to every member that is auto), off (never named),
     or auto. none removes the override."""
-    _administer(options, [("override", {"member": id, "mode": None if mode == "none" else mode})])
+    administer(options, [("override", {"member": id, "mode": None if mode == "none" else mode})])
 
 
 @click.command(
@@ -94,8 +94,10 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
 
     interval=10s: time between two statuses of a member. R=3: statuses of the others after which a silent
     member counts as gone. lease=6s, since level 2: time after which a dead publisher may be replaced; below
-    that level interval and R set it. margin=50000: lead that a challenger needs. lifetime=1h: time for which
-    a leaf is listed. weight.NAME=20: weight of a part of the score, in percent; all weights together are 100.
+    that level interval and R set it. control=60s, since level 3: time for which a destination that was
+    reached shows that a member's own router works. margin=50000: lead that a challenger needs. lifetime=1h:
+    time for which a leaf is listed. weight.NAME=20: weight of a part of the score, in percent; all weights
+    together are 100.
     `garlicfarm farm show` shows the values in force.
     """
     seen: set[str] = set()
@@ -106,17 +108,17 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
         if not equals or name in seen:
             raise click.UsageError(f"{setting}: it must be NAME=VALUE, each name once, as R=3")
         seen.add(name)
-        value = (_milliseconds if name in ("interval", "lease", "lifetime") else _int)(setting, text)
+        value = (_milliseconds if name in _DURATIONS else _int)(setting, text)
         if name.startswith("weight."):
             weights[name.removeprefix("weight.")] = value
         elif name in _PARAMETERS:
             action, key = _PARAMETERS[name]
             actions.setdefault(action, {})[key] = value
         else:
-            known = "interval, R, lease, margin, lifetime and weight.…"
+            known = "interval, R, lease, control, margin, lifetime and weight.…"
             raise click.UsageError(f"{name}: there is no such parameter; the parameters are {known}")
     if not weights:
-        _administer(options, [*actions.items()])
+        administer(options, [*actions.items()])
         return
     from garlicfarm.publishing.scoring import WEIGHTS
 
@@ -133,15 +135,18 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
             raise click.UsageError(f"the weights would add up to {sum(merged.values())}, not to 100: {shown}")
         return [*actions.items(), ("weights", merged)]
 
-    _administer(options, [*actions.items()], with_weights)
+    administer(options, [*actions.items()], complete=with_weights)
 
 
-def _administer(
+def administer(
     options: Options,
     actions: Sequence[_Action],
+    advise: Callable[[Mapping[str, Any]], str] | None = None,
+    *,
     complete: Callable[[Mapping[str, Any]], list[_Action]] | None = None,
 ) -> None:
-    """Have the actions committed, one after the other. ``complete`` makes them out of the policy in force."""
+    """Have the actions committed, one after the other. ``advise`` makes a sentence of the policy in force
+    afterwards, or "". ``complete`` makes the actions out of the policy before."""
     from garlicfarm.publishing.administration import SINCE
 
     _check(actions)
@@ -155,13 +160,13 @@ def _administer(
         for action, args in wanted:
             index, term = await client.administer(farm, action, args)
             rows.append({"action": action, "index": index, "term": term})
-        changes_leases = any(action in ("interval", "staleness", "lease") for action, _ in wanted)
-        return rows, await client.policy(farm) if changes_leases else {}
+        needs_policy = advise or any(action in ("interval", "staleness", "lease") for action, _ in wanted)
+        return rows, await client.policy(farm) if needs_policy else {}
 
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
     done, policy = ask(options, commit, awaited="the committed order", unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
-    if policy and (advice := _advice(policy)):
+    if policy and (advice := (advise or _advice)(policy)):
         say(advice)
 
 
@@ -202,10 +207,20 @@ def _check(actions: Sequence[_Action]) -> None:
     """All are checked before the first one is sent: none is in force because the next one is wrong."""
     from garlicfarm.errors import EntryRefused
     from garlicfarm.levels import HIGHEST
-    from garlicfarm.publishing.administration import MAX_LEASE_MS, MIN_LEASE_MS, parse_admin
+    from garlicfarm.publishing.administration import (
+        MAX_CONTROL_MS,
+        MAX_LEASE_MS,
+        MIN_CONTROL_MS,
+        MIN_LEASE_MS,
+        parse_admin,
+    )
     from garlicfarm.publishing.documents import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
-    bounds = {"interval": (MIN_INTERVAL_MS, MAX_INTERVAL_MS), "lease": (MIN_LEASE_MS, MAX_LEASE_MS)}
+    bounds = {
+        "interval": (MIN_INTERVAL_MS, MAX_INTERVAL_MS),
+        "lease": (MIN_LEASE_MS, MAX_LEASE_MS),
+        "control": (MIN_CONTROL_MS, MAX_CONTROL_MS),
+    }
     for action, args in actions:
         try:
             parse_admin({"action": action, "by": "-", "args": args}, HIGHEST)
@@ -233,16 +248,10 @@ def _int(setting: str, text: str) -> int:
 
 
 def _base64(text: str) -> str:
-    """I2P base64 of a hash, which may be given as the name that I2P makes of it."""
-    if not text.endswith(_B32):
-        return text
-    import base64
-    import binascii
+    """I2P base64 of the hash of a destination."""
+    from garlicfarm.publishing.clients import hash_text
 
-    from garlicfarm.i2p.encoding import encode
-
-    digits = text.removesuffix(_B32).upper()
     try:
-        return encode(base64.b32decode(digits + "=" * (-len(digits) % 8)))
-    except (binascii.Error, ValueError) as error:
+        return hash_text(text)
+    except ValueError as error:
         raise click.UsageError(_HASH) from error

@@ -54,6 +54,9 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
         in_force["lease"] += f", one of {body['lease_before_ms'] / 1000:g} s may still run"
     if "election_timeout_ms" in body:
         in_force["elections"] = f"after up to {body['election_timeout_ms'] / 1000:g} s without a leader"
+    if "control_ms" in body:
+        in_force["control"] = f"{body['control_ms'] / 1000:g} s"
+        in_force["clients"] = f"{body['banned']} banned, {body['allowed'] or 'none'} on the access list"
     in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
     orders = body["orders"]
     for what in (*in_force, *(what for what in orders if what not in in_force)):

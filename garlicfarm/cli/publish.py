@@ -22,9 +22,15 @@ PATIENCE_S = 60.0
 """beside two intervals: a publisher publishes at most once in 20 s, and a router takes its time"""
 
 
-@click.group(cls=CommandGroup)
+@click.group(
+    cls=CommandGroup,
+    targets={
+        name: f"garlicfarm.cli.publish_clients:{name}"
+        for name in ("allow", "ban", "clients", "disallow", "unban")
+    },
+)
 def publish() -> None:
-    """What the publisher of a farm publishes."""
+    """What the publisher of a farm publishes, and for which clients."""
 
 
 @publish.command(examples=["garlicfarm publish now"])
@@ -101,6 +107,7 @@ def _publication(ranking: dict[str, Any]) -> dict[str, Any]:
     reported = [row["index"] for row in ranking["members"] if row["publisher"]]
     return {
         **{key: ranking[key] for key in same},
+        **{key: ranking.get(key, 0) for key in ("banned", "allowed")},
         "order": ranking["orders"].get("publish"),
         "reported_at": max(reported, default=0),
         **ranking["publication"],
@@ -140,6 +147,13 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}"
     if order is not None:
         yield f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}"
+    if found["banned"] or found["allowed"]:
+        served = (
+            f"only {found['allowed']} on the access list are served"
+            if found["allowed"]
+            else "the others are served"
+        )
+        yield f"  clients         {found['banned']} banned; {served} (`garlicfarm publish clients`)"
     for leaf in found["leaves"]:
         yield f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}"
     for problem in found["problems"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import time
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ import pytest
 from garlicfarm.admin.dashboard import duration_text
 from garlicfarm.admin.dashboard_history import Line, plot
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
+from garlicfarm.i2p.encoding import b32_of_hash, encode
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, ranked_row
 
@@ -21,6 +23,8 @@ EVIL = "<script>document.title = 'owned'</script>&amp;\u202e\"'"
 
 
 T0 = 1_800_000_000_000
+HASH = encode(bytes(range(32)))
+B32 = b32_of_hash(bytes(range(32)))
 
 
 def status_of(member: int, job_lag: int = 100, date: int = T0) -> bytes:
@@ -358,6 +362,12 @@ async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) 
         ({"action": "exclude", "hash": " abc "}, ("exclude", {"hash": "abc"})),
         ({"action": "include", "hash": "abc"}, ("include", {"hash": "abc"})),
         ({"action": "publish"}, ("publish", {})),
+        (
+            {"action": "ban", "hash": f" {B32} ", "hours": ""},
+            ("ban", {"hash": HASH, "until_ms": None}),
+        ),
+        ({"action": "unban", "hash": HASH}, ("unban", {"hash": HASH})),
+        ({"action": "disallow", "hash": B32}, ("disallow", {"hash": HASH})),
     ],
 )
 async def test_form_of_an_admin_commits_an_administrative_entry(node, url, form, entry):
@@ -366,6 +376,39 @@ async def test_form_of_an_admin_commits_an_administrative_entry(node, url, form,
         assert (answer.status_code, answer.headers["location"]) == (303, "/?farm=farm&index=1")
         assert "Done: committed at index 1." in (await client.get(answer.headers["location"])).text
     assert node.farm.log[0].value == repr((*entry, "anna")).encode()
+
+
+async def test_ban_of_an_hour_is_one_from_now_on(node: FakeNode, url: str) -> None:
+    async with node.http(url, "anna") as client:
+        before_ms = time.time_ns() // 1_000_000
+        await submit(client, action="ban", hash=B32, hours="1")
+        after_ms = time.time_ns() // 1_000_000
+        for wrong in ({"hash": "site.i2p", "hours": "1"}, {"hash": B32, "hours": "2"}, {"hash": B32}):
+            assert (await submit(client, None, action="ban", **wrong)).status_code == 400
+    ((action, args, _),) = [ast.literal_eval(entry.value.decode()) for entry in node.farm.log]
+    assert (action, args["hash"]) == ("ban", HASH)
+    assert before_ms + 3_600_000 <= args["until_ms"] <= after_ms + 3_600_000
+
+
+@pytest.mark.parametrize(("user", "is_admin"), [("anna", True), ("rita", False)])
+async def test_lists_of_clients_are_counted_for_all_and_shown_to_admins(node, url, user, is_admin):
+    by = {"by": "<b>alice", "date": T0, "index": 7, "until_ms": None}
+    banned = {encode(number.to_bytes(32, "big")): by for number in range(30)}
+    banned[HASH] = by | {"until_ms": 1}
+    body = node.farm.policy() | {"clients": {"banned": banned, "allowed": {HASH: by}}}
+    node.farm.policy = lambda: body
+    async with node.http(url, user) as client:
+        text = (await client.get("/")).text
+    assert "Clients: 30 banned, 1 on the access list" in text
+    assert text.count("<td>banned</td>") == 25 * is_admin
+    assert ("<code>garlicfarm publish clients</code> lists all" in text) == is_admin
+    assert text.count('name="action" value="unban"') == 25 * is_admin
+    assert ("&lt;b&gt;alice" in text) == is_admin
+    body["clients"] = {"banned": {}, "allowed": {HASH: by}}
+    async with node.http(url, user) as client:
+        text = (await client.get("/")).text
+    assert "Clients: 0 banned, 1 on the access list" in text
+    assert (B32 in text) == is_admin
 
 
 async def test_forms_change_members_and_leader(node: FakeNode, url: str) -> None:

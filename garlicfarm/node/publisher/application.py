@@ -15,6 +15,7 @@ from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import PRESET_RETIRE_TIMEOUTS_S
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.member_task import MemberTask
@@ -168,6 +169,9 @@ class PublisherApplication(Application, LeaseUser):
             clock = self._part.core.clock
             metrics.set_clock_offset("farm", clock.farm_ms)
             metrics.set_clock_offset("router", clock.router_ms)
+        clients = self.fold.clients.lasting(time.time_ns() // 1_000_000)
+        metrics.set_clients("banned", len(clients.banned))
+        metrics.set_clients("allowed", len(clients.allowed))
         metrics.farm_problems.set(len(self._problems(self._describe())))
 
     def _describe(self) -> list[dict[str, Any]]:
@@ -224,6 +228,9 @@ class PublisherApplication(Application, LeaseUser):
 
     def policy(self) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.to_builtins(self.fold.policy, str_keys=True)
+        if self.fold.level >= OUTSIDE:
+            body["control_ms"] = self.fold.control_ms
+            body["clients"] = msgspec.to_builtins(self.fold.clients)
         return body if self._section is None else {**body, **self._lease_figures(self._section)}
 
     def _lease_figures(self, section: FarmSection) -> dict[str, int]:

@@ -20,8 +20,8 @@ from garlicfarm.cli import run
 from garlicfarm.client.local_node import local_node
 from garlicfarm.config import load
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import ProposalDropped, Removed, first_error
-from garlicfarm.i2p.encoding import encode
+from garlicfarm.errors import EntryRefused, ProposalDropped, Removed, first_error
+from garlicfarm.i2p.encoding import b32_of_hash, encode
 from garlicfarm.raft import ConfChange
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, Request
@@ -251,11 +251,12 @@ def paths(path: str, value: Any) -> Iterator[str]:
         (["set", "interval=10x"], "interval=10x: it must be seconds, or a number and one of ms, s, m, h, d"),
         (["set", "interval=999ms"], "interval must be 1s to 1h"),
         (["set", "interval=2h"], "interval must be 1s to 1h"),
+        (["set", "control=9s"], "control must be 10s to 1h"),
         (["set", "margin=1000001"], "margin must be 0 to 1000000"),
         (["set", "lifetime=1s"], "lifetime must be 10m to 18h"),
         (
             ["set", "speed=9"],
-            "speed: there is no such parameter; the parameters are interval, R, lease, margin",
+            "speed: there is no such parameter; the parameters are interval, R, lease, control",
         ),
         (["set", "weight.luck=9"], "weight.luck: there is no such part; the parts are router_uptime"),
         (["override", "0", "on"], "0 is not in the range"),
@@ -392,3 +393,47 @@ async def test_removal_that_is_refused_leaves_no_order_in_the_log(tmp_path: Path
             with pytest.raises(ProposalDropped, match=reason):
                 await view.change_member("remove", refused, "", False, "local")
         assert f"remove {leader}" not in policy(nodes, leader)["orders"]
+
+
+async def test_ban_at_one_member_is_in_force_at_all_and_what_cannot_be_obeyed_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        assert await command(nodes, 1, "publish", "ban", B32) == 0
+        assert await command(nodes, 2, "publish", "allow", encode(bytes(32))) == 0
+        assert "only clients on the access list are served: 1" in capsys.readouterr().err
+        assert await command(nodes, 3, "farm", "set", "control=30s") == 0
+        await same_bytes(nodes)
+        assert all(policy(nodes, one)["control_ms"] == 30_000 for one in (1, 2, 3))
+        told = [policy(nodes, one)["clients"] for one in (1, 2, 3)]
+        assert told[0] == told[1] == told[2]
+        assert ([*told[0]["banned"]], [*told[0]["allowed"]]) == ([HASH], [encode(bytes(32))])
+        capsys.readouterr()
+        assert await command(nodes, 2, "publish", "clients", "-o", "jsonl") == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(row["client"], row["is"]) for row in rows if row["is"] == "banned"] == [(B32, "banned")]
+        assert await command(nodes, 2, "publish", "show") == 0
+        assert "1 banned; only 1 on the access list are served" in capsys.readouterr().out
+        assert await command(nodes, 2, "farm", "show") == 0
+        text = capsys.readouterr().out
+        assert "\n  clients      1 banned, 1 on the access list\n" in text
+        assert "\n  control      30 s (by local, " in text
+        for node in map(nodes.node, nodes.running):
+            node.collect()
+            shown = generate_latest(node.metrics.registry).decode()
+            assert 'garlicfarm_farm_clients{farm="farm",list="banned"} 1.0' in shown
+            assert 'garlicfarm_farm_clients{farm="farm",list="allowed"} 1.0' in shown
+
+        assert await command(nodes, 3, "publish", "unban", B32) == 0
+        leaf = nodes.replica(1).application.fold.leases()[0].hash  # type: ignore[attr-defined]
+        for arguments, why in (
+            (("unban", B32), "not banned; `garlicfarm publish clients` lists all"),
+            (("disallow", B32), "not on the access list; `garlicfarm publish clients` lists all"),
+            (("ban", b32_of_hash(leaf)), "the farm's own; name the destination of a client"),
+        ):
+            capsys.readouterr()
+            assert await command(nodes, 3, "publish", *arguments) == 1
+            assert why in capsys.readouterr().err
+        view = nodes.node(1).farms["farm"]
+        with pytest.raises(EntryRefused, match="in the past; by the clocks of the farm's members"):
+            await view.administer("ban", {"hash": HASH, "until_ms": 1_600_000_000_000}, "admin")
