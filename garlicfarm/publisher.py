@@ -16,9 +16,17 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus, PublishOrder
+from garlicfarm.publishing.orders import (
+    ClientRules,
+    ClockReading,
+    KeyReport,
+    Published,
+    PublisherStatus,
+    PublishOrder,
+)
 
 __all__ = [
+    "ClientRules",
     "ClockReading",
     "KeyReport",
     "MasterSession",
@@ -122,6 +130,13 @@ class Publisher(ABC):
     @abstractmethod
     async def status(self) -> PublisherStatus:
         """What is published now."""
+
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        """From now on serve only the clients that ``rules`` admits, and end what is open of others. Returns
+        whether that is done; False, as here, where this publisher does not see the clients. Called at once
+        when the rules change, whatever else is under way, and before the first ``async with``; it must not
+        wait. They hold until they change, also where it is left and entered again."""
+        return False
 
     async def wait_changed(self) -> None:
         """Return when `status` has another answer than before this call. The node asks at once then, and

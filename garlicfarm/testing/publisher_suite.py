@@ -31,7 +31,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
-from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherStatus, PublishOrder
+from garlicfarm.publisher import (
+    ClientRules,
+    KeyReport,
+    Published,
+    Publisher,
+    PublisherStatus,
+    PublishOrder,
+)
 
 T = TypeVar("T")
 Order = Callable[[int, int], PublishOrder]
@@ -78,6 +85,14 @@ class PublisherSuite:
         ours, theirs = getattr(Publisher, name), getattr(type(publisher), name)
         assert inspect.iscoroutinefunction(theirs)
         assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+
+    async def test_rules_for_clients_are_taken_at_any_time(self, publisher: Publisher, order: Order) -> None:
+        rules = ClientRules(banned=frozenset([bytes(32)]), allowed=frozenset([bytes(range(32))]))
+        answer = publisher.restrict_clients(rules)
+        assert type(answer) is bool
+        async with _publishing(publisher, order):
+            assert publisher.restrict_clients(ClientRules()) is answer
+            assert (await _status(publisher)).is_publishing
 
     async def test_destination_and_key_have_their_form(self, publisher: Publisher) -> None:
         async with publisher:

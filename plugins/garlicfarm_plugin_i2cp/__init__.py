@@ -8,7 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
+from garlicfarm.publisher import (
+    ClientRules,
+    KeyReport,
+    Published,
+    Publisher,
+    PublisherSite,
+    PublisherStatus,
+    PublishOrder,
+)
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.meta import MetaPublisher
 from garlicfarm_plugin_i2cp.service import ServicePublisher
@@ -54,6 +62,9 @@ class I2cpPublisher(Publisher):
 
     async def status(self) -> PublisherStatus:
         return await self._publisher.status()
+
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        return self._publisher.restrict_clients(rules)
 
     async def wait_changed(self) -> None:
         await self._publisher.wait_changed()

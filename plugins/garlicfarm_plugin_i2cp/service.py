@@ -30,7 +30,15 @@ from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
 from garlicfarm.plugin_settings import collect_problems
-from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
+from garlicfarm.publisher import (
+    ClientRules,
+    KeyReport,
+    Published,
+    Publisher,
+    PublisherSite,
+    PublisherStatus,
+    PublishOrder,
+)
 from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
 from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
 from garlicfarm_plugin_i2cp.background import Background
@@ -183,6 +191,11 @@ class ServicePublisher(Publisher):
                 lease_ends=ends[-MAX_LEASES:],
             )
         return msgspec.structs.replace(leaf, uptime=round((now_s - session.began_s) * 1000))
+
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        """See `Publisher.restrict_clients`. Streams of others are reset."""
+        self._server.restrict(rules.admits)
+        return True
 
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()

@@ -9,7 +9,14 @@ import trio
 
 from garlicfarm.errors import PublisherError
 from garlicfarm.plugin_settings import Settings
-from garlicfarm.publisher import Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
+from garlicfarm.publisher import (
+    ClientRules,
+    Published,
+    Publisher,
+    PublisherSite,
+    PublisherStatus,
+    PublishOrder,
+)
 
 
 class SimulatedPublisherConfig(Settings, frozen=True, kw_only=True):
@@ -17,15 +24,17 @@ class SimulatedPublisherConfig(Settings, frozen=True, kw_only=True):
 
 
 class SimulatedPublisher(Publisher):
-    """See the module. ``order``: the order that is published now. ``successor``: what the last `retire` was
-    given. ``on_call`` is awaited with the name of each of `standby`, `publish` and `retire` before it does
-    anything: a test can let it raise or wait. `kill_router`: from then on there is no router."""
+    """See the module. ``order``: the order that is published now. ``rules``: which clients it would serve.
+    ``successor``: what the last `retire` was given. ``on_call`` is awaited with the name of each of
+    `standby`, `publish` and `retire` before it does anything: a test can let it raise or wait. `kill_router`:
+    from then on there is no router."""
 
     Config = SimulatedPublisherConfig
 
     def __init__(self, config: SimulatedPublisherConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
         self.order: PublishOrder | None = None
+        self.rules = ClientRules()
         self.successor: bytes | None = None
         self.on_call: Callable[[str], Awaitable[None]] = _checkpoint
         self._since_ms: int | None = None
@@ -73,6 +82,10 @@ class SimulatedPublisher(Publisher):
             since_ms=self._since_ms,
             until_ms=None if self.order is None else self.order.expires_ms,
         )
+
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        self.rules = rules
+        return True
 
     async def wait_changed(self) -> None:
         await self._changed.wait()

@@ -6,12 +6,14 @@ import itertools
 import resource
 import struct
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
@@ -19,6 +21,8 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import verify_lease_set
 from garlicfarm.i2p.session_configuration import verify_session_configuration
+from garlicfarm.levels import OUTSIDE
+from garlicfarm.node.publisher import clocks
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
@@ -28,11 +32,14 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     FROM_INCLUDED,
     MAX_PACKET_SIZE,
     NO_ACK,
+    RESET,
     SYNCHRONIZE,
     Packet,
+    decode_packet,
     encode_packet,
 )
-from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
+from tests.node.publisher.member import FakeContext, task_of
 from tests.publishers.i2cp_keys import bundle, now_ms
 from tests.publishers.i2cp_router import (
     CREATE_SESSION,
@@ -44,7 +51,7 @@ from tests.publishers.i2cp_router import (
     send,
 )
 from tests.publishers.streaming.network import PEERS
-from tests.running import wait_until
+from tests.running import background, wait_until
 
 Make = Callable[..., I2cpPublisher]
 
@@ -199,6 +206,41 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
         leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over
         assert leaf.current_bandwidth is not None
         assert leaf.current_bandwidth.in_ > 0
+
+
+async def test_member_whose_farm_bans_a_client_resets_its_streams_and_opens_no_others(
+    make: Make, listening: Listening, tmp_path: Path
+) -> None:
+    client = encode(sha256(PEERS[0].destination).digest())
+    farm, publisher = FakeContext(1, level=OUTSIDE), make()
+
+    async def say(body: bytes) -> None:
+        await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, len(body)) + body)
+
+    def answers() -> list[Packet]:
+        """What the client was sent."""
+        after = 2 + len(PEERS[0].destination) + 4
+        payloads = [body[after:-4] for body in listening.router.bodies(SEND_MESSAGE)]
+        return [decode_packet(decode_payload(each).data) for each in payloads]
+
+    task = task_of(farm, tmp_path, publisher)
+    async with background(task.run):
+        await wait_until(lambda: farm.fold.due_since)
+        task.on_own_lease(farm.fold.holding_index(1) or 0, clocks.now().boot_ms + 600_000)
+        await wait_until(lambda: task.describe()[0]["state"] == "publishing")
+        await say(syn(1))
+        await wait_until(answers)
+        ack = Packet(answers()[0].from_stream, 1, 0, 0, flags=0)
+        await say(encode_payload(encode_packet(ack), 5, 80))
+        await leaf_where(publisher, lambda leaf: leaf.streams.round_trip_ms is not None)  # it is established
+        farm.order("ban", hash=client, until_ms=None)
+        await wait_until(lambda: answers()[-1].flags & RESET)
+        await say(syn(2))
+        await leaf_where(publisher, lambda leaf: leaf.streams.refused)
+        farm.order("unban", hash=client)
+        await trio.testing.wait_all_tasks_blocked()
+        await say(syn(3))
+        await wait_until(lambda: answers()[-1].flags & SYNCHRONIZE)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
-from garlicfarm.publisher import Publisher, PublishOrder
+from garlicfarm.publisher import ClientRules, Publisher, PublishOrder
 from garlicfarm.publishing.member_core import MemberCore
 from garlicfarm.publishing.publisher_core import Call, PublisherCore, Traits
 
@@ -41,7 +41,8 @@ def traits_of(plugin: Publisher, section: PublisherSection, *, is_required: bool
 
 
 class HostedPublisher:
-    """``core`` decides, ``own`` is its part for ``plugin``. ``on_stepped`` is called after each answer."""
+    """``core`` decides, ``own`` is its part for ``plugin``. ``on_stepped`` is called after each answer.
+    ``restricts_clients``: what the plugin answered to the last rules."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class HostedPublisher:
         on_stepped: Callable[[], None],
     ) -> None:
         self.own = own
+        self.restricts_clients = False
         self._plugin = plugin
         self._check = make_check(section)
         self._core = core
@@ -73,6 +75,14 @@ class HostedPublisher:
         elif call is None or call.number != self._number:
             self._carrying_out.cancel()
         self._ordered.set()
+
+    def restrict_clients(self, rules: ClientRules) -> None:
+        """Tell the plugin which clients it may serve from now on."""
+        self.restricts_clients = False
+        try:
+            self.restricts_clients = self._plugin.restrict_clients(rules) is True
+        except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
+            self._on_defect(error)
 
     async def run(self) -> NoReturn:
         """Run the plugin until cancelled; then have it stop."""

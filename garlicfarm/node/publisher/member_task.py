@@ -20,6 +20,7 @@ from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_o
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
+from garlicfarm.publishing.clients import NOBODY
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import MemberCore, MemberSetup
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
@@ -69,6 +70,8 @@ class MemberTask:
             )
             for plugin, section in tables
         ]
+        self._clients, self._is_restricted = NOBODY, False
+        self._bans_end_ms: int | None = None
         self.core = MemberCore(fold, setup, traits, self._reporter, clocks.now())
         self._reporter.serve(self.core, self._on_stepped)
         self._publishers = [
@@ -78,7 +81,9 @@ class MemberTask:
 
     async def run(self) -> NoReturn:
         """Run until cancelled; then the publishers stop."""
+        self._restrict_clients()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_clients)
             for publisher in self._publishers:
                 nursery.start_soon(publisher.run)
             nursery.start_soon(self._reporter.run)
@@ -135,6 +140,27 @@ class MemberTask:
             self.core.step(clocks.now())
             self._on_stepped()
 
+    async def _watch_clients(self) -> NoReturn:
+        """Tell the publishers of each order for clients, and of each ban that is over by this node's
+        clock."""
+        while True:
+            applied, wait_ms = self._context.applied_index, math.inf
+            if self._bans_end_ms is not None:
+                wait_ms = self._bans_end_ms - clocks.now().wall_ms
+            with trio.move_on_after(max(0, wait_ms) / 1000):
+                await self._context.wait_applied(applied)
+            is_over = self._bans_end_ms is not None and self._bans_end_ms <= clocks.now().wall_ms
+            if is_over or self._fold.clients is not self._clients:
+                self._restrict_clients()
+
+    def _restrict_clients(self) -> None:
+        self._clients = self._fold.clients
+        lasting = self._clients.lasting(clocks.now().wall_ms)
+        self._bans_end_ms = lasting.next_end_ms()
+        self._is_restricted = bool(lasting)
+        for publisher in self._publishers:
+            publisher.restrict_clients(lasting.rules())
+
     async def _keep_record(self) -> NoReturn:
         while True:
             published = self.core.last_published
@@ -175,10 +201,22 @@ class MemberTask:
                 "state": publisher.row.shown,
                 "since_ms": publisher.status.since_ms,
                 "until_ms": publisher.status.until_ms,
-                "problems": [*own, *publisher.problems(), *self._withdrawal_problem(publisher)],
+                "problems": [
+                    *own,
+                    *publisher.problems(),
+                    *self._withdrawal_problem(publisher),
+                    *self._clients_problem(hosted),
+                ],
             }
-            for publisher in self.core.publishers
+            for hosted in self._publishers
+            for publisher in [hosted.own]
         ]
+
+    def _clients_problem(self, hosted: HostedPublisher) -> list[str]:
+        traits = hosted.own.traits
+        if hosted.restricts_clients or not (self._is_restricted and traits.is_required):
+            return []
+        return [f'bans are not enforced by {traits.name}: `i2cp` with mode = "service" does that']
 
     def _withdrawal_problem(self, publisher: PublisherCore) -> list[str]:
         """Why a publisher that is ready is not offered to the farm."""

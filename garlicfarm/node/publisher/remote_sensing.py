@@ -121,12 +121,16 @@ class RemoteSensing:
             self._found.pop(hash_, None)
 
     def _targets(self) -> frozenset[bytes]:
-        """The hashes to measure: of the leaves of the other recent members, and of the master destination."""
+        """The hashes to measure: of the leaves of the other recent members, unless an access list keeps
+        strangers away, and of the master destination."""
         fold = self._fold
         others = [id_ for id_ in fold.members if id_ != self._context.node_id and fold.is_recent(id_)]
         newest = [status[1] for member in others if (status := fold.newest(member)) is not None]
         leaves = {
-            destination_hash(leaf.destination) for status in newest for leaf in status.destinations or ()
+            destination_hash(leaf.destination)
+            for status in newest
+            for leaf in status.destinations or ()
+            if not fold.clients.allowed
         }
         return frozenset(leaves | ({self._master} if self._master else set())) - self._served()
 

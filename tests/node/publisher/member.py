@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import MetaSection, PublisherSection
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.levels import LOWEST
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.publisher import Publisher, PublisherSite
@@ -29,9 +31,9 @@ INTERVAL_S = 30.0  # of a farm that was told nothing else
 class FakeContext:
     """Of a farm of these members; commits what it is given, unless ``trouble`` says otherwise."""
 
-    def __init__(self, *members: int, **section: Any) -> None:
+    def __init__(self, *members: int, level: int = LOWEST, **section: Any) -> None:
         self.fold = PublisherFold("farm")
-        self.fold.configure(0, configuration(*members))
+        self.fold.configure(0, msgspec.structs.replace(configuration(*members), level=level))
         self.farm = "farm"
         self.node_id = 1
         table = PublisherSection(plugin="simulated", **section)

@@ -10,9 +10,11 @@ import trio
 import trio.testing
 
 from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import decode_meta_lease_set, verify_meta_lease_set
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.node.publisher.published_record import PublishedRecord
-from garlicfarm.publisher import Published
+from garlicfarm.publisher import ClientRules, Published
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
 from tests.node.publisher.member import FakeContext, plugin, task_of
 from tests.publishing.scripted_log import T0
@@ -154,3 +156,89 @@ def test_record_is_private_and_read_again(tmp_path: Path) -> None:
     PublishedRecord(path).write(published)
     assert PublishedRecord(path).read() == published
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+CLIENT, OTHER = (bytes([number]) * 32 for number in (1, 2))
+
+
+class BlindPublisher(SimulatedPublisher):
+    """It does not see its clients."""
+
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        return False
+
+
+class BrokenPublisher(SimulatedPublisher):
+    def restrict_clients(self, rules: ClientRules) -> bool:
+        if rules.banned:
+            raise ArithmeticError("a defect of the plugin")
+        return True
+
+
+async def test_publishers_are_told_of_bans_at_once_and_of_their_end_by_the_clock(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: Clock
+) -> None:
+    farm, made = FakeContext(1, level=OUTSIDE), plugin(tmp_path)
+    farm.order("ban", hash=encode(OTHER), until_ms=None)
+    task = task_of(farm, tmp_path, made)
+    async with background(task.run):
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.rules.banned == {OTHER}
+        farm.order("ban", hash=encode(CLIENT), until_ms=T0 + 20_500)
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.rules.banned == {CLIENT, OTHER}
+        farm.order("allow", hash=encode(CLIENT))
+        await trio.sleep_until(20.4)
+        assert made.rules == ClientRules(banned=frozenset([CLIENT, OTHER]), allowed=frozenset([CLIENT]))
+        applied = farm.applied_index
+        await trio.sleep_until(20.6)
+        assert made.rules.banned == {OTHER}
+        assert farm.applied_index == applied, "no entry was needed"
+        assert len(farm.fold.clients.banned) == 2
+        farm.order("unban", hash=encode(OTHER))
+        farm.order("disallow", hash=encode(CLIENT))
+        await trio.sleep(1)
+        assert made.rules == ClientRules()
+
+
+async def test_ban_that_is_over_when_the_node_starts_is_none(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: Clock
+) -> None:
+    farm, made = FakeContext(1, level=OUTSIDE), plugin(tmp_path)
+    farm.order("ban", hash=encode(CLIENT), until_ms=1)
+    async with background(task_of(farm, tmp_path, made).run):
+        await trio.sleep(1)
+        assert made.rules == ClientRules()
+
+
+@pytest.mark.parametrize("required", ["auto", False])
+async def test_publisher_that_does_not_see_clients_says_so_while_there_are_bans(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: Clock, required: Any
+) -> None:
+    farm = FakeContext(1, level=OUTSIDE, required=required)
+    task = task_of(farm, tmp_path, plugin(tmp_path, BlindPublisher))
+    async with background(task.run):
+        await trio.sleep(1)
+        assert task.describe()[0]["problems"] == []
+        farm.order("ban", hash=encode(CLIENT), until_ms=T0 + 10_000)
+        await trio.sleep(1)
+        sentence = 'bans are not enforced by simulated: `i2cp` with mode = "service" does that'
+        assert task.describe()[0]["problems"] == [sentence] * (required == "auto")
+        await trio.sleep_until(11)
+        assert task.describe()[0]["problems"] == []
+
+
+async def test_publisher_that_fails_to_take_the_rules_is_left_and_the_others_get_them(
+    tmp_path: Path, unwritten: list[Published], autojump_clock: Clock
+) -> None:
+    farm, broken, made = FakeContext(1, level=OUTSIDE), plugin(tmp_path, BrokenPublisher), plugin(tmp_path)
+    task = task_of(farm, tmp_path, broken, made)
+    async with background(task.run):
+        await trio.sleep(1)
+        farm.order("ban", hash=encode(CLIENT), until_ms=None)
+        await trio.sleep(1)
+        assert made.rules.banned == {CLIENT}
+        assert "publisher-failed" in farm.notes
+        first, second = task.describe()
+        assert "bans are not enforced by simulated" in first["problems"][-1]
+        assert second["problems"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import trio
 import trio.testing
 
@@ -12,6 +13,7 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.node.publisher import remote_sensing
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S, RemoteSensing
 from garlicfarm.publishing.documents import ConnectTest, DestinationStatus, RemoteStatus
@@ -204,3 +206,13 @@ async def test_status_has_room_for_so_many_measurements_the_newest(
     farm = Sensing(*LEAVES, master="")
     await farm.run_for(4 * MIN_PERIOD_S - 1)
     assert farm.fetched == {encode(HASHES[2]): 3, encode(HASHES[0]): 4}
+
+
+async def test_leaves_are_not_measured_while_an_access_list_keeps_strangers_away(
+    autojump_clock: Clock,
+) -> None:
+    sensing = Sensing(destination(2))
+    sensing.fold.configure(0, msgspec.structs.replace(configuration(1, 2, 3), level=OUTSIDE))
+    sensing.apply(encode_admin("farm", T0, 1, None, "allow", "alice", {"hash": encode(bytes(32))}))
+    await sensing.run_for(3 * MIN_PERIOD_S)
+    assert {hash_ for _, hash_ in sensing.router.asked} == {MASTER_HASH}
