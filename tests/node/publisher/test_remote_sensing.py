@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import trio
 import trio.testing
 
@@ -12,6 +13,7 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.node.publisher import remote_sensing
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S, RemoteSensing
 from garlicfarm.publishing.documents import ConnectTest, DestinationStatus, RemoteStatus
@@ -110,6 +112,21 @@ async def test_destinations_are_measured_in_turn_once_a_minute(autojump_clock: C
     assert farm.fetched == {encode(hash_): 5 + turn.index(hash_) for hash_ in HASHES}
     meta = farm.sensing.meta
     assert meta == RemoteStatus(hash=encode(MASTER_HASH), fetch_time_ms=5 + turn.index(MASTER_HASH))
+
+
+async def test_since_level_3_each_measurement_says_when_it_was_taken(
+    moved: SimpleNamespace, autojump_clock: Clock
+) -> None:
+    farm = Sensing(LEAVES[0])
+    raised = msgspec.structs.replace(configuration(1, 2, 3, index=9), level=OUTSIDE)
+    farm.fold.configure(9, raised)
+    await farm.run_for(MIN_PERIOD_S + 2)
+    (leaf,), meta = farm.sensing.destinations, farm.sensing.meta
+    assert meta is not None
+    assert leaf.date is not None
+    assert meta.date is not None
+    first, second = sorted((leaf.date, meta.date))
+    assert second - first == MIN_PERIOD_S * 1000
 
 
 async def test_interval_above_a_minute_is_the_time_between_two_measurements(autojump_clock: Clock) -> None:
