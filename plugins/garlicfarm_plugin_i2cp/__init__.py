@@ -55,5 +55,8 @@ class I2cpPublisher(Publisher):
     async def status(self) -> PublisherStatus:
         return await self._publisher.status()
 
+    def has_met(self, client: bytes) -> bool | None:
+        return self._publisher.has_met(client)
+
     async def wait_changed(self) -> None:
         await self._publisher.wait_changed()

@@ -179,6 +179,9 @@ class ServicePublisher(Publisher):
             )
         return msgspec.structs.replace(leaf, uptime=round((now_s - session.began_s) * 1000))
 
+    def has_met(self, client: bytes) -> bool | None:
+        return self._server.has_met(client)
+
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()
 

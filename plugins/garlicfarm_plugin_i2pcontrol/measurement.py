@@ -9,6 +9,9 @@ so this asks it for one: ``HEAD / HTTP/1.1``.
 from __future__ import annotations
 
 from base64 import b32encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import trio
 
@@ -16,7 +19,7 @@ from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamRefused, SamSession
-from garlicfarm.router import ConnectTest, RemoteStatus
+from garlicfarm.router import ConnectTest, OwnLookUp, RemoteStatus
 from garlicfarm.transport import Endpoint
 
 ANSWER_TIMEOUT_S = 15.0
@@ -33,31 +36,44 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
+    async with _session(sam, hops) as session:
+        return await _measure(session, hash_)
+
+
+async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
+    """`measure` a destination, and say which one has asked."""
+    async with _session(sam, hops) as session:
+        client = sha256(await session.destination()).digest()
+        return OwnLookUp(client=client, status=await _measure(session, hash_))
+
+
+@asynccontextmanager
+async def _session(sam: Endpoint, hops: int) -> AsyncIterator[SamSession]:
+    options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
     try:
-        return await _measure(sam, hash_, hops)
+        async with SamSession(sam, None, options) as session:
+            await session.wait_ready()
+            yield session
     except (UnreachableError, RemoteProtocolError) as error:
         raise RouterError(str(error)) from error
 
 
-async def _measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
+async def _measure(session: SamSession, hash_: bytes) -> RemoteStatus:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
-    options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
-    async with SamSession(sam, None, options) as session:
-        await session.wait_ready()
-        begun = trio.current_time()
-        fetched_ms = None
-        is_reached = False
-        try:
-            async with session.connect(address) as stream:
-                fetched_ms = _ms_since(begun)
-                is_reached = await _answers(stream, address)
-                tested_ms = _ms_since(begun)
-        except SamRefused as refused:
-            if refused.result not in UNREACHABLE:
-                raise
+    begun = trio.current_time()
+    fetched_ms = None
+    is_reached = False
+    try:
+        async with session.connect(address) as stream:
+            fetched_ms = _ms_since(begun)
+            is_reached = await _answers(stream, address)
             tested_ms = _ms_since(begun)
-        test = ConnectTest(ms=tested_ms, ok=is_reached)
-        return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
+    except SamRefused as refused:
+        if refused.result not in UNREACHABLE:
+            raise
+        tested_ms = _ms_since(begun)
+    test = ConnectTest(ms=tested_ms, ok=is_reached)
+    return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
 
 
 async def _answers(stream: trio.SocketStream, address: str) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import resource
 import struct
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,8 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
         await wait_until(lambda: bool(listening.router.bodies(SEND_MESSAGE)))
         leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
         assert leaf.current_connections == 1
+        clients = [sha256(peer.destination).digest() for peer in PEERS[:2]]
+        assert [publisher.has_met(client) for client in clients] == [True, False]
         # a SYN that the peer has not acknowledged
         assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)
         leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over

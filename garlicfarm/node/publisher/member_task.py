@@ -17,6 +17,7 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_of
+from garlicfarm.node.publisher.own_look_up import OwnLookUps
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
@@ -75,6 +76,7 @@ class MemberTask:
             HostedPublisher(plugin, section, self.core, own, sign=self._sign, on_stepped=self._on_stepped)
             for (plugin, section), own in zip(tables, self.core.publishers, strict=True)
         ]
+        self._look_ups = OwnLookUps(context, fold, self._publishers, None if keys is None else keys.destination)
 
     async def run(self) -> NoReturn:
         """Run until cancelled; then the publishers stop."""
@@ -82,6 +84,7 @@ class MemberTask:
             for publisher in self._publishers:
                 nursery.start_soon(publisher.run)
             nursery.start_soon(self._reporter.run)
+            nursery.start_soon(self._look_ups.run)
             nursery.start_soon(self._watch_time)
             nursery.start_soon(self._keep_record)
             while True:
@@ -175,9 +178,18 @@ class MemberTask:
                 "state": publisher.row.shown,
                 "since_ms": publisher.status.since_ms,
                 "until_ms": publisher.status.until_ms,
+                "seen": self._look_ups.seen(publisher),
                 "problems": [*own, *publisher.problems(), *self._withdrawal_problem(publisher)],
             }
             for publisher in self.core.publishers
+        ]
+
+    def problems(self) -> list[str]:
+        """What is wrong with what is seen of its publishers, for the farm's list."""
+        return [
+            f"member {self._context.node_id}, publisher {publisher.traits.name}: {problem}"
+            for publisher in self.core.publishers
+            if (problem := self._look_ups.problem(publisher))
         ]
 
     def _withdrawal_problem(self, publisher: PublisherCore) -> list[str]:
