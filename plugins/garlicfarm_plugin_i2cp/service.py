@@ -95,7 +95,10 @@ class ServicePublisher(Publisher):
 
     async def __aenter__(self) -> Self:
         await self._background.begin(
-            partial(self._server.run, self._keeper), self._keeper.run, self._log_losses
+            partial(self._server.run, self._keeper),
+            self._keeper.run,
+            self._log_losses,
+            partial(self._keys.watch, self._keeper.on_keys),
         )
         return self
 
@@ -137,7 +140,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
-            problems=tuple(filter(None, (keeper.problem, self._server.problem))),
+            problems=tuple(filter(None, (keeper.problem, self._server.problem, *self._keys.problems))),
         )
 
     def _leaf(self, now_s: float) -> DestinationStatus:

@@ -179,6 +179,10 @@ class StreamServer:
         """See `Streams.has_met`."""
         return self._streams.has_met(client)
 
+    def use_keys(self, keys: Keys) -> None:
+        """See `Streams.use_keys`."""
+        self._streams.use_keys(keys)
+
     def on_payload(self, payload: bytes) -> None:
         """Take the payload of a MessagePayload. Never blocks, never raises; before and after `run` it is
         dropped."""

@@ -12,8 +12,8 @@ import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import MetaSection, PublisherSection
+from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.publisher import Publisher, PublisherSite
@@ -114,8 +114,8 @@ def plugin(directory: Path, kind: type[SimulatedPublisher] = SimulatedPublisher)
 
 
 def task_of(
-    context: FakeContext, directory: Path, *plugins: Publisher, keys: DestinationKeys | None = None
+    context: FakeContext, directory: Path, *plugins: Publisher, master: WatchedKeys | None = None
 ) -> MemberTask:
     context.section.publisher = context.section.publisher[:1] * len(plugins)
     record = PublishedRecord(directory / "publisher" / "published.json")
-    return MemberTask(cast(ApplicationContext, context), context.fold, keys, plugins, record, 1)
+    return MemberTask(cast(ApplicationContext, context), context.fold, master, plugins, record, 1)

@@ -14,6 +14,7 @@ from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
+from garlicfarm_plugin_i2cp.streaming.stream import Keys
 from tests.publishers.i2cp_router import (
     CREATE_LEASE_SET_2,
     CREATE_SESSION,
@@ -45,6 +46,7 @@ class Bench(KeeperBench):
     def __init__(self, nursery: trio.Nursery, keys: ServiceKeys, plan: LeasePlan) -> None:
         super().__init__(nursery)
         self.keys = keys
+        self.streams_keys: list[Keys] = []
         self.payloads: list[bytes] = []
         self.rooms: list[int] = []
         """What the keeper had room for when it said that it had some."""
@@ -55,6 +57,9 @@ class Bench(KeeperBench):
         self.keeper = ServiceKeeper(
             self.address, keys, plan, self, configuration=self.configuration, now_ms=self.now_ms
         )
+
+    def use_keys(self, keys: Keys) -> None:
+        self.streams_keys.append(keys)
 
     def on_payload(self, payload: bytes) -> None:
         self.payloads.append(payload)
