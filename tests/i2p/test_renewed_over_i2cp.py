@@ -1,4 +1,4 @@
-"""A farm whose publisher gets new keys while it runs, and is seen by itself, on real routers (make test-i2p)."""
+"""A farm on real routers whose publisher gets new keys while it runs, and looks itself up (make test-i2p)."""
 
 from __future__ import annotations
 

@@ -63,6 +63,19 @@ async def test_publisher_signs_with_the_old_keys_until_it_has_let_the_role_go(
     assert transient(bench) == new.offline.transient
 
 
+async def test_keys_that_come_when_it_has_let_the_role_go_wait_until_its_clients_are_gone(
+    bench: Bench, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    new = renewed(bench, tmp_path)
+    assert bench.keeper.is_ready
+    await trio.sleep(90)
+    assert bench.streams_keys == []
+    await trio.sleep(60 + 2)
+    assert bench.streams_keys == [new]
+
+
 async def test_member_that_nobody_can_replace_uses_them_with_the_next_order(
     bench: Bench, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
