@@ -138,6 +138,12 @@ class Publisher(ABC):
         wait. They hold until they change, also where it is left and entered again."""
         return False
 
+    def has_met(self, client: bytes) -> bool | None:
+        """Whether a stream of the client with this hash of its destination (32 bytes) has come to what it
+        publishes, within the last minute at least; None: it cannot tell. The node asks of clients of its own,
+        once they were served. Answers at once."""
+        return None
+
     async def wait_changed(self) -> None:
         """Return when `status` has another answer than before this call. The node asks at once then, and
         every second anyway, so a publisher that cannot tell waits forever, as this one does."""

@@ -33,6 +33,7 @@ __all__ = [
     "Bandwidth",
     "ConnectTest",
     "DestinationStatus",
+    "OwnLookUp",
     "RemoteStatus",
     "Router",
     "RouterStatus",
@@ -45,6 +46,14 @@ STATUS_TIMEOUT_S = 5.0
 
 MEASUREMENT_TIMEOUT_S = 50.0
 """How long a node waits for one measurement of a remote destination: less than the minute between two."""
+
+
+class OwnLookUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stranger has found of a destination. ``client``: the 32-byte hash of the destination that it
+    asked from, made for this. ``status``: what it measured."""
+
+    client: bytes
+    status: RemoteStatus
 
 
 class Router(ABC):
@@ -85,6 +94,12 @@ class Router(ABC):
         Meanwhile ``control`` is its hash. Raises `RouterError` once it cannot go on, and `NotSupported` where
         it never can, as by default."""
         raise NotSupported("this router plugin answers no tests")
+
+    async def look_up_own(self, leaf: bytes) -> OwnLookUp:
+        """Measure a destination that this router serves itself, as `get_remote_measured_status` measures a
+        remote one, from a destination made for it: it asks the network, so it finds what clients elsewhere
+        find. Raises `NotSupported` where the router would answer by itself, as by default."""
+        raise NotSupported("this router plugin does not look up what its router serves")
 
     @abstractmethod
     async def get_local_router_status(self) -> RouterStatus:

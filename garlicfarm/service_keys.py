@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import trio
 
-from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.credentials.watched_keys import WATCH_S, WatchedKeys
 from garlicfarm.errors import ConfigError, PublisherError
-from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.publisher import KeyReport, PublisherSite
 from garlicfarm.transport import Endpoint
 
 CONNECT_TIMEOUT_S = 5.0
 
 
-class ServiceKeys:
+class ServiceKeys(WatchedKeys):
     """The long-term key of a service, or this node's bundle, from the file ``path``.
 
-    Raises `ConfigError`, when it is made, as `read_keys` does, and: they are those of the master destination.
-    They may have expired.
+    Raises `ConfigError`, when it is made, as `WatchedKeys` does, and: they are those of the master
+    destination.
     """
 
     def __init__(self, path: Path, site: PublisherSite) -> None:
-        self._path = path
-        self.keys: DestinationKeys = read_keys(path, node_id=site.node_id, allow_expired=True)
+        super().__init__(path, node_id=site.node_id)
         if site.master is not None and site.master.destination == self.keys.destination:
             raise ConfigError(
                 [
@@ -41,6 +41,22 @@ class ServiceKeys:
             return None
         return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)
 
+    @property
+    def problems(self) -> list[str]:
+        """What to tell operators of the file, a sentence each."""
+        new = f"{self._path} holds new keys: they are used once another member publishes, or this one anew"
+        return [*([self.problem] if self.problem else []), *([new] if self.has_new else [])]
+
+    async def watch(self, on_changed: Callable[[], None]) -> NoReturn:
+        """Look at the file every 10 s, until cancelled. ``on_changed`` is called when it has other keys, or
+        another problem."""
+        while True:
+            await trio.sleep(WATCH_S)
+            before = self.problems
+            await trio.to_thread.run_sync(self.look, abandon_on_cancel=True)
+            if self.problems != before:
+                on_changed()
+
     def check_expiry(self, now_ms: int, *, by_router: bool = False) -> None:
         """Raises `PublisherError`: they have expired at ``now_ms``, ms since 1970: the router's clock if
         ``by_router``, else this node's. Some routers do not mind, but no client uses what they publish
@@ -49,7 +65,7 @@ class ServiceKeys:
             clock = " by the router's clock" if by_router else ""
             raise PublisherError(
                 f"the keys in {self._path} have expired{clock}: make new bundles with garlicfarm keys "
-                "offline, and copy this node's"
+                "offline, and copy this node's there; it is read without a restart"
             )
 
 

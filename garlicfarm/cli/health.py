@@ -29,11 +29,12 @@ def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
     Degraded: the farm can lose fewer members than its size allows, or the queried node's disk does not
-    answer, or no member publishes although one is configured to, or what is published has expired, or keys
-    expire within 14 days, or a member's clock is wrong by more than a minute, or the queried node's differs
-    from its router's. A member that cannot keep up counts as lost; the leader says why. A failed or blocked
-    feed of the queried node is named, and so is a level that the farm could be raised to; neither changes the
-    code. With --local: 5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
+    answer, or no member publishes although one is configured to, or what is published has expired, or a
+    stranger does not find what the queried node publishes, or keys expire within 14 days, or a member's clock
+    is wrong by more than a minute, or the queried node's differs from its router's. A member that cannot keep
+    up counts as lost; the leader says why. A failed or blocked feed of the queried node is named, and so is a
+    level that the farm could be raised to; neither changes the code. With --local: 5 if a farm of this node
+    knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:

@@ -60,7 +60,7 @@ def create(file: Path) -> None:
     type=click.IntRange(1, 3650),
     default=90,
     show_default=True,
-    help="How long the bundles are valid.",
+    help="How long the first bundle is valid; each other one ends a day earlier than the one before.",
 )
 @click.option(
     "--nodes", metavar="IDS", required=True, callback=_nodes, help="Ids of the nodes, such as 1,2,3."
@@ -94,6 +94,9 @@ def offline(
 
     Each bundle is a secret of its node alone: a transient key, the long-term key's permission for it, and
     signed I2CP configurations with the options given here. Overwrites no file.
+
+    Their ends differ, so that not all nodes stop in the same second: by a day, or less where that would halve
+    the time of the last one.
     """
     import secrets
 
@@ -110,12 +113,13 @@ def offline(
         raise ConfigError(existing)
     now_s = int(time.time())
     rows = []
-    for node, path in paths.items():
+    earlier_s = min(DAY_S, days * DAY_S // (2 * len(paths)))
+    for place, (node, path) in enumerate(paths.items()):
         bundle = make_bundle(
             long_term,
             secrets.token_bytes(32),
             node=node,
-            expires_s=now_s + days * DAY_S,
+            expires_s=now_s + days * DAY_S - place * earlier_s,
             now_ms=now_s * 1000,
             hops=hops,
             quantity=quantity,
@@ -123,7 +127,10 @@ def offline(
         write_bundle(path, bundle)
         rows.append({"node": node, "file": str(path), "transient": bundle.transient, "expires": _day(bundle)})
     print_rows(options.output, "garlicfarm.bundles/1", rows)
-    say("each bundle is a secret: copy it to its own node only, then delete it here")
+    say(
+        "each bundle is a secret: copy it to its own node only, then delete it here; before it expires, put "
+        "another one in its place, which needs no restart"
+    )
 
 
 @keys.command(examples=["garlicfarm keys show site.key"])

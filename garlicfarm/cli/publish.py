@@ -162,6 +162,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         since = "" if one["since_ms"] is None else f" since {date_text(one['since_ms'])}"
         until = "" if one["until_ms"] is None else f", until {date_text(one['until_ms'])}"
         problems = "".join(f"; {problem}" for problem in one["problems"])
-        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
+        seen = f"; {one['seen']}" if one.get("seen") else ""
+        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{seen}{problems}"
     if not found["publishers"]:
         yield f"  {has_no_publisher(found['node'])}"

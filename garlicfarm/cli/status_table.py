@@ -142,9 +142,10 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
     for one in found:
         since = f" since {utc(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {utc(one['until_ms'])}" if one["until_ms"] else ""
+        seen = f"; {one['seen']}" if one.get("seen") else ""
         problems = "".join(f"; {problem}" for problem in one["problems"])
         lines.append(
-            f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{problems}"
+            f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{seen}{problems}"
         )
     if not found:
         lines.append(has_no_publisher(body["node"]))

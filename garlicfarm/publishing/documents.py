@@ -79,7 +79,7 @@ class StreamFigures(_Document, frozen=True):
 
 class DestinationStatus(_Document, frozen=True):
     """One element of ``destinations``: a leaf destination that this router serves (I2P base64).
-    ``lease_ends`` and ``streams`` are there since level 3, and unknown keys below it (`LATER_KEYS`)."""
+    ``lease_ends`` and ``streams`` are there since level 3 (`LATER_KEYS`)."""
 
     destination: str
     uptime: U63 | None = None
@@ -96,7 +96,12 @@ class DestinationStatus(_Document, frozen=True):
     streams: StreamFigures | None = None
 
 
-LATER_KEYS = ("leaseEnds", "streams")
+LATER_KEYS = {
+    "destinations": ("leaseEnds", "streams"),
+    "remoteDestinations": ("date",),
+    "remoteMeta": ("date",),
+}
+"""what objects under these keys have since level 3; unknown keys below it"""
 
 
 class ConnectTest(_Document, frozen=True):
@@ -129,13 +134,15 @@ class RemoteRouter(_Document, frozen=True):
 
 class RemoteStatus(_Document, frozen=True):
     """One element of ``remoteDestinations``, or ``remoteMeta``: this server's measurements of others.
-    ``hash`` is I2P base64 of the SHA-256."""
+    ``hash`` is I2P base64 of the SHA-256. ``date``: when it was measured, ms since 1970 by this server's
+    clock; since level 3 (`LATER_KEYS`)."""
 
     hash: str
     last_seen_version: str | None = None
     fetch_time_ms: U63 | None = None
     connect_test: ConnectTest | None = None
     floodfills: Floodfills | None = None
+    date: U63 | None = None
 
 
 class MetaStatus(_Document, frozen=True):

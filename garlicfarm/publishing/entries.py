@@ -9,8 +9,8 @@
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
-* below level 3, ``configuredTunnels`` and ``currentTunnels`` have both directions, and a leaf's `LATER_KEYS`
-  are unknown ones;
+* below level 3, ``configuredTunnels`` and ``currentTunnels`` have both directions, and `LATER_KEYS` are
+  unknown ones;
 * ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport` and since level 3 a
   `SensingReport`, its ``interval_ms`` 1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member
   twice, its ``transients`` are at most 16, of 16 hexadecimal digits each (lower case), its ``leaseSet`` is
@@ -220,10 +220,12 @@ def observe(entry: bytes, farm: str, level: int, term: int) -> Observation:
 
 
 def _drop_later_keys(tree: dict[str, object]) -> None:
-    leaves = tree.get("destinations")
-    for leaf in leaves if isinstance(leaves, list) else ():
-        for key in LATER_KEYS if isinstance(leaf, dict) else ():
-            leaf.pop(key, None)
+    for place, later in LATER_KEYS.items():
+        found = tree.get(place)
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, dict):
+                for key in later:
+                    one.pop(key, None)
 
 
 def _destination(path: str, text: str) -> bytes:

@@ -54,7 +54,8 @@ order. When a Configuration removes a member, its records are deleted at once, o
    status with a higher ``config.node.boot`` than any before of its author, if there was one, releases its
    author if that is not named; one with a lower number, or none, is skipped ("former process"). Numbers count
    since the raise to this level, or since the author became a member. A lease lasts as the order ``lease``
-   says; before the first one, as by point 6 with the farm's interval and R at the raise, but at most 600 s.
+   says; before the first one, as by point 6 with the farm's interval and R at the raise, but at most 600 s;
+   until a current member has posted, at the newest Configuration instead.
    A finding ``timeouts`` bounds that from above, and sets the election time-out that members use (D27). The
    longest that it has lasted is kept, if anyone holds when it changes, until a finding ``settled`` names the
    index of the last change. At the raise, if anyone holds, that is the longest by point 6 with the farm's
@@ -427,6 +428,11 @@ class PublisherFold(FarmQueries):
             state.leases = LeaseState(lasts_ms=ordered_ms, ordered_ms=ordered_ms)
             if state.holders:
                 state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
+        has_statuses = any(record.index for record in state.records.values())
+        if state.leases and not has_statuses and "lease" not in state.policy.orders:
+            # Founders know the level before the orders that the farm begins with, those who join after them.
+            state.leases.ordered_ms = min(lease_ms(self.interval_ms, self.R), MAX_LEASE_MS)
+            state.leases.lasts_ms = min(state.leases.ordered_ms, state.leases.bound_ms)
 
     def _change_lease(self, index: int, *, ordered_ms: int = 0, bound_ms: int = 0) -> None:
         """Where nobody holds the role, no lease of the former length can run. 0: as before."""

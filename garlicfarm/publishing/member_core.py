@@ -116,8 +116,9 @@ class MemberSetup(msgspec.Struct, frozen=True, kw_only=True):
 class MemberCore:
     """``lease``: of this process, that rests on its statuses; ``leases``: those that leaders grant it (D24).
     ``clock``: what is known of this node's wall clock. ``last_published``: what is to be reported as such,
-    and kept in a file. ``sensing``: what is to be tested of what others publish. It is the
-    `publisher_core.Role` of its publishers."""
+    and kept in a file. ``master_key``: of the master destination's keys, if they were made offline.
+    ``sensing``: what is to be tested of what others publish. It is the `publisher_core.Role` of its
+    publishers."""
 
     def __init__(
         self,
@@ -136,6 +137,7 @@ class MemberCore:
         self.turns = StatusTurns(fold, setup.node_id, self.lease)
         self.publishers = [PublisherCore(traits, now.boot_ms) for traits in publishers]
         self.last_published = setup.last_published
+        self.master_key = setup.master_key
         self._fold = fold
         self._setup = setup
         self._surroundings = surroundings
@@ -198,7 +200,7 @@ class MemberCore:
     @property
     def listed(self) -> Hashable:
         """See `Role`."""
-        return tuple((lease.hash, lease.cost) for lease in self._fold.leases())
+        return self.master_key, tuple((lease.hash, lease.cost) for lease in self._fold.leases())
 
     @property
     def forced_index(self) -> int:
@@ -511,7 +513,7 @@ class MemberCore:
 
     def keys(self) -> list[KeyReport]:
         """The offline keys that this node signs with, each once."""
-        found = [*(publisher.key for publisher in self.publishers), self._setup.master_key]
+        found = [*(publisher.key for publisher in self.publishers), self.master_key]
         return list({key.transient: key for key in found if key is not None}.values())
 
     def _others_publish(self) -> bool:

@@ -124,4 +124,7 @@ def expiry_problem(expires_ms: int, now_ms: int) -> str:
         when = "expire within a day"
     else:
         when = f"expire in {days} day{'s' if days > 1 else ''}"
-    return f"{when}: make new bundles with `garlicfarm keys offline`"
+    return (
+        f"{when}: make new bundles with `garlicfarm keys offline`, and replace the file at its node; "
+        "no restart is needed"
+    )

@@ -66,5 +66,8 @@ class I2cpPublisher(Publisher):
     def restrict_clients(self, rules: ClientRules) -> bool:
         return self._publisher.restrict_clients(rules)
 
+    def has_met(self, client: bytes) -> bool | None:
+        return self._publisher.has_met(client)
+
     async def wait_changed(self) -> None:
         await self._publisher.wait_changed()

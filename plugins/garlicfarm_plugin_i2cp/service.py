@@ -108,7 +108,10 @@ class ServicePublisher(Publisher):
 
     async def __aenter__(self) -> Self:
         await self._background.begin(
-            partial(self._server.run, self._keeper), self._keeper.run, self._log_losses
+            partial(self._server.run, self._keeper),
+            self._keeper.run,
+            self._log_losses,
+            partial(self._keys.watch, self._keeper.on_keys),
         )
         return self
 
@@ -150,7 +153,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
-            problems=tuple(filter(None, (keeper.problem, self._server.problem))),
+            problems=tuple(filter(None, (keeper.problem, self._server.problem, *self._keys.problems))),
         )
 
     def _leaf(self, now_s: float) -> DestinationStatus:
@@ -196,6 +199,9 @@ class ServicePublisher(Publisher):
         """See `Publisher.restrict_clients`. Streams of others are reset."""
         self._server.restrict(rules.admits)
         return True
+
+    def has_met(self, client: bytes) -> bool | None:
+        return self._server.has_met(client)
 
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()

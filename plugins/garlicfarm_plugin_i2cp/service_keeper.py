@@ -8,9 +8,15 @@ the other sends, watches the time, and carries out orders. `ServiceSession` know
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
-publish again until then; afterwards a new one is opened, with a new encryption key. A session that is refused
-or dies is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it
-has tunnels.
+publish again until then; afterwards a new one is opened, with a new encryption key.
+
+New keys that a file holds are not used while clients know those in use: i2pd checks the answer to a SYN with
+the key of the LeaseSet that it has. So `is_ready` is False while an order stands: another member is named.
+The new keys are used once no client can know the old ones, and with the next order at the latest. They need
+no new session: only the long-term key signs its configuration.
+
+A session that is refused or dies is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands
+makes it active once it has tunnels.
 
 A process that was stopped finds all its timers over when it goes on, and another member may publish since
 long. So the task that sends waits then, until the node has looked whether it still has the role: what it
@@ -47,6 +53,7 @@ from garlicfarm_plugin_i2cp.session import (
     create_session,
     destroy_session,
 )
+from garlicfarm_plugin_i2cp.streaming.stream import Keys
 
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
@@ -60,6 +67,9 @@ class Clients(Protocol):
 
     def on_payload(self, payload: bytes) -> None:
         """A message of a peer, as gzip."""
+
+    def use_keys(self, keys: Keys) -> None:
+        """These sign for the streams that begin from now on."""
 
     def on_room(self) -> None:
         """`ServiceKeeper.send` takes more."""
@@ -140,6 +150,8 @@ class ServiceKeeper:
 
         Raises as `standby` does. The order stands then all the same, and when cancelled.
         """
+        if self._order is None:
+            self._take_keys()
         self._keys.check_expiry(self._now_ms())
         if self._order is None or _key(self._order) != _key(order):
             self._order, self._has_clients = order, True
@@ -169,15 +181,25 @@ class ServiceKeeper:
     def is_ready(self) -> bool:
         """Whether it could publish at once, or a retired session has been followed by one that builds
         tunnels, which takes seconds: the router is well."""
+        return self._is_well and (self._order is None or not self._keys.has_new)
+
+    @property
+    def _is_well(self) -> bool:
         session, now_s = self.session, trio.current_time()
         return (session is not None and session.is_warm(now_s)) or now_s < self._renewal_end_s
 
     @property
     def problem(self) -> str:
         """What is wrong, "" if nothing is."""
-        if self._problem or self.session is None or self.is_ready:
+        if self._problem or self.session is None or self._is_well:
             return self._problem or self._old_router
         return f"the router at {self._router.text} has no tunnels for the service"
+
+    def on_keys(self) -> None:
+        """The file of the keys has changed."""
+        if self._order is None and (self.session is None or self.session.phase == "standby"):
+            self._take_keys()
+        self._notify()
 
     async def wait_changed(self) -> None:
         """Return when a session has begun, ended, or done what it was ordered to do."""
@@ -210,6 +232,7 @@ class ServiceKeeper:
         while True:
             failure = ""
             try:
+                self.on_keys()
                 self._keys.check_expiry(self._now_ms())
                 with trio.CancelScope() as self._holding:
                     await self._hold_session()
@@ -329,6 +352,10 @@ class ServiceKeeper:
         return batch
 
     # ------------------------------------------------------------------ inside
+
+    def _take_keys(self) -> None:
+        if self._keys.take_new():
+            self._clients.use_keys(self._keys.keys)
 
     async def _stop(self) -> None:
         self._order = None

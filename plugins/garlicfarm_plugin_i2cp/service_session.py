@@ -63,6 +63,7 @@ from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import MIN_INTERVAL_S, Heartbeat, refusal
 from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
+from garlicfarm_plugin_i2cp.streaming.stream import Keys
 
 HEARTBEAT_S = 5.0
 DRAIN_S = 60.0
@@ -93,9 +94,11 @@ FAST = LeasePlan(50, 90, 30)
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """A LeaseSet of our own that the router was given. ``until_ms``: the end of its last lease."""
+    """A LeaseSet of our own that the router was given, signed by ``keys``. ``until_ms``: the end of its last
+    lease."""
 
     order: PublishOrder
+    keys: Keys
     data: bytes
     published_s: int
     until_ms: int
@@ -232,7 +235,11 @@ class ServiceSession:
         the role back, at once: clients wait for it."""
         if order is self._order:
             return
-        is_renewal = self._given is not None and self._given.order.due_index == order.due_index
+        is_renewal = (
+            self._given is not None
+            and self._given.order.due_index == order.due_index
+            and self._given.keys is self._keys.keys  # streams that begin now are signed with these
+        )
         if not is_renewal:
             self.since_ms = None
         self._order, self.drained_s, self._has_successor = order, math.inf, False
@@ -352,7 +359,7 @@ class ServiceSession:
         if self.phase != "active":
             self.phase, self.is_retirement_read = "active", False
             self._messages.append(encode_reconfigure_session(self.id, self._active))
-        self._given = _Given(self._order, data, published_s, until_ms)
+        self._given = _Given(self._order, self._keys.keys, data, published_s, until_ms)
         self._give(data)
         self._get_date(now_s, partial(self._on_taken, self._given))
         self._published_s = now_s

@@ -29,10 +29,10 @@ from garlicfarm.i2p.signing import SIGNATURE_BYTES
 from garlicfarm.net.sam import sam_endpoint
 from garlicfarm.plugin_settings import Hops, Settings, collect_problems, setting
 from garlicfarm.regular_files import reading
-from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
+from garlicfarm.router import Bandwidth, DestinationStatus, OwnLookUp, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.answering import answer_tests
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
-from garlicfarm_plugin_i2pcontrol.measurement import measure
+from garlicfarm_plugin_i2pcontrol.measurement import measure, measure_own
 
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
@@ -140,6 +140,11 @@ class I2PControlRouter(Router):
         if self._sam is None:
             raise NotSupported("I2PControl measures no others; with router.sam, the router's SAM does")
         return await measure(self._sam, master_or_leaf, self.config.hops)
+
+    async def look_up_own(self, leaf: bytes) -> OwnLookUp:
+        if self._sam is None or not self.measures_served:
+            raise NotSupported("only through the SAM of i2pd, with router.sam")
+        return await measure_own(self._sam, leaf, self.config.hops)
 
     @property
     def measures_served(self) -> bool:

@@ -12,6 +12,7 @@ is asked for the stream before that, again and again: without tunnels it refuses
 from __future__ import annotations
 
 from base64 import b32encode
+from hashlib import sha256
 
 import trio
 
@@ -19,7 +20,7 @@ from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamRefused, SamSession
-from garlicfarm.router import ConnectTest, RemoteStatus
+from garlicfarm.router import ConnectTest, OwnLookUp, RemoteStatus
 from garlicfarm.transport import Endpoint
 
 ANSWER_TIMEOUT_S = 15.0
@@ -39,6 +40,11 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
+    return (await measure_own(sam, hash_, hops)).status
+
+
+async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
+    """`measure` a destination, and say which one has asked."""
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
     options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
     ready = trio.Event()
@@ -46,6 +52,7 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
         async with SamSession(sam, None, options) as session, trio.open_nursery() as nursery:
             nursery.start_soon(_tell_ready, session, ready)
             fetched_ms, test = await _test(session, address, ready)
+            client = sha256(await session.destination()).digest()
             nursery.cancel_scope.cancel()
     except (UnreachableError, RemoteProtocolError) as error:
         raise RouterError(str(error)) from error
@@ -54,7 +61,8 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
         if isinstance(cause, UnreachableError | RemoteProtocolError):
             raise RouterError(str(cause)) from cause
         raise
-    return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
+    status = RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
+    return OwnLookUp(client=client, status=status)
 
 
 async def _test(session: SamSession, address: str, ready: trio.Event) -> tuple[int | None, ConnectTest]:

@@ -134,6 +134,7 @@ class SamPublisher(Publisher):
         self._closed_at = trio.current_time()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._keys.watch, self._notify)
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
@@ -150,6 +151,7 @@ class SamPublisher(Publisher):
         """See `Publisher.standby`. It takes 10 s after entering and after `retire`."""
         self._standing_by.cancel()
         await self._close()
+        self._keys.take_new()
         self._keys.check_expiry(_now_ms())
         await self._check_router()
         await check_target(self._target)
@@ -163,6 +165,8 @@ class SamPublisher(Publisher):
     async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
         republishes by itself. Cancelled, it keeps what it has begun, and continues when called again."""
+        if self._service is None:
+            self._keys.take_new()
         try:
             self._keys.check_expiry(_now_ms())
         except PublisherError:
@@ -184,7 +188,8 @@ class SamPublisher(Publisher):
         await self._close()
 
     async def status(self) -> PublisherStatus:
-        """Figures of the session are those that SAM's client knows: its age, and the tunnels asked for."""
+        """Figures of the session are those that SAM's client knows: its age, and the tunnels asked for. New
+        keys need another session, so it is not ready then until it has retired."""
         service = self._service
         leaf = DestinationStatus(destination=encode(self.destination))
         if service is not None and service.ready_at is not None:
@@ -194,10 +199,10 @@ class SamPublisher(Publisher):
         since_ms = None if service is None else service.confirmed_ms
         return PublisherStatus(
             is_publishing=since_ms is not None,
-            is_ready=not self._is_router_gone,
+            is_ready=not (self._is_router_gone or (service is not None and self._keys.has_new)),
             since_ms=since_ms,
             leaf=leaf,
-            problems=(self._problem,) if self._problem else (),
+            problems=tuple(filter(None, [self._problem, *self._keys.problems])),
         )
 
     async def wait_changed(self) -> None:

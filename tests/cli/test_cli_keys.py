@@ -54,8 +54,16 @@ def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(ke
         assert {each.options["outbound.length"] for each in configurations} == {"1"}
         assert {each.options["inbound.quantity"] for each in configurations} == {"4"}
         assert bundle.expires_ms is not None
-        assert {bundle.expires_ms - each.date_ms for each in configurations} == {30 * 86_400_000}
+        days = 31 - node  # they do not all end at once
+        assert {bundle.expires_ms - each.date_ms for each in configurations} == {days * 86_400_000}
     assert len({row["transient"] for row in rows}) == 3
+
+
+def test_offline_leaves_the_last_bundle_half_of_the_days(key: Path, cli: Cli) -> None:
+    rows = json.loads(cli(*OFFLINE, "--days", "1", "-o", "json").out)["rows"]
+    bundles = [read_keys(key.parent / row["file"]) for row in rows]
+    ends_ms = [bundle.expires_ms or 0 for bundle in bundles]
+    assert [ends_ms[0] - end_ms for end_ms in ends_ms] == [0, 4 * 3_600_000, 8 * 3_600_000]
 
 
 def test_offline_overwrites_nothing_and_then_writes_nothing(key: Path, cli: Cli) -> None:

@@ -254,10 +254,15 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
     sam = {"plugin": "sam", "required": True, "state": "publishing", "since_ms": 3_600_000, "problems": []}
     hooks = {"plugin": "hooks", "required": False, "state": "not ready", "since_ms": None, "until_ms": None}
     lines = publisher_lines(
-        status(publishers=[sam | {"until_ms": 7_200_000}, hooks | {"problems": ["exit 1: no\x1b[2J"]}])
+        status(
+            publishers=[
+                sam | {"until_ms": 7_200_000, "seen": "seen"},
+                hooks | {"problems": ["exit 1: no\x1b[2J"]},
+            ]
+        )
     )
     assert lines == [
-        "node 1, publisher sam: publishing since 01:00:00 UTC, until 02:00:00",
+        "node 1, publisher sam: publishing since 01:00:00 UTC, until 02:00:00; seen",
         "node 1, publisher hooks: not ready; exit 1: no\x1b[2J",
     ]
     assert "\x1b" not in "\n".join(

@@ -39,6 +39,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     decode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
+from garlicfarm_plugin_i2cp.streaming.stream import Keys
 from tests.i2p.script import tell
 from tests.publishers.i2cp_keys import long_term_keys, now_ms
 from tests.publishers.streaming.initiator import Initiator
@@ -101,6 +102,7 @@ class Peer:
     def on_payload(self, payload: bytes) -> None:
         self.receive(payload)
 
+    def use_keys(self, keys: Keys) -> None: ...
     def on_room(self) -> None: ...
     def address_peers(self) -> None: ...
     def hand_over(self) -> None: ...

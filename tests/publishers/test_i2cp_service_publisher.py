@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm import service_keys
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import encode
@@ -50,6 +51,7 @@ from tests.publishers.i2cp_router import (
     Listening,
     send,
 )
+from tests.publishers.renewed_keys import renew
 from tests.publishers.streaming.network import PEERS
 from tests.running import background, wait_until
 
@@ -200,7 +202,8 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
             await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, len(body)) + body)
         await wait_until(lambda: bool(listening.router.bodies(SEND_MESSAGE)))
         leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
-        # a SYN that the peer has not acknowledged
+        clients = [sha256(peer.destination).digest() for peer in PEERS[:2]]
+        assert [publisher.has_met(client) for client in clients] == [True, False]
         assert leaf.current_connections == 0
         assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)
         leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over
@@ -298,6 +301,33 @@ async def test_key_is_reported_and_its_expiry_keeps_it_from_standby(make: Make, 
             with pytest.raises(PublisherError, match="have expired: make new bundles"):
                 await call()
         assert not (await publisher.status()).is_ready
+
+
+async def test_new_bundle_is_read_without_a_restart_and_a_spoilt_one_is_a_problem(
+    make: Make, keys: DestinationKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_keys, "WATCH_S", 0.001)
+    async with make() as publisher:
+        await publisher.standby()
+        new = renew(tmp_path / "site.bundle", now_ms())
+        await wait_until(lambda: publisher.key is not None and publisher.key.transient == new.transient)
+        published = await publisher.publish(order())
+        assert published.lease_set is not None
+        assert verify_lease_set(published.lease_set, now_ms() // 1000).offline == new.offline
+        (tmp_path / "site.bundle").write_text("{")
+        while not (status := await publisher.status()).problems:
+            await publisher.wait_changed()
+        assert status.problems[0].endswith("the keys that were read before stay in use")
+        assert status.is_ready
+        newest = renew(tmp_path / "site.bundle", now_ms(), days=30)
+        while (status := await publisher.status()).is_ready:
+            await publisher.wait_changed()
+        assert "holds new keys" in status.problems[0]
+        await publisher.retire(None)
+        await publisher.standby()
+        published = await publisher.publish(order(due_index=8))
+        assert published.lease_set is not None
+        assert verify_lease_set(published.lease_set, now_ms() // 1000 + 60).offline == newest.offline
 
 
 async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make, nowhere: str) -> None:

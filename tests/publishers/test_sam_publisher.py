@@ -12,6 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import garlicfarm_plugin_sam as module
+from garlicfarm import service_keys
 from garlicfarm.credentials.destination_keys import create_keys, read_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import b32_address, encode
@@ -22,6 +23,7 @@ from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_sam import SamPublisher
 from tests.publishers.i2cp_keys import bundle, now_ms
+from tests.publishers.renewed_keys import renew
 from tests.publishers.sam_router import SamRouter
 
 LIMIT_S = module.ANSWER_TIMEOUT_S
@@ -371,6 +373,32 @@ async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_pa
         assert (publisher.key.transient, publisher.key.expires_ms) == (keys.transient, keys.expires_ms)
         assert keys.sam_private_key() in router.sessions.values()
     assert make().key is None
+
+
+async def test_new_bundle_is_used_in_the_next_session_and_another_member_is_named_until_then(
+    make: Make, router: SamRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_keys, "WATCH_S", 0.001)
+    old = use_bundle(tmp_path, days=5)
+    async with publishing(make(keys="service.bundle")) as publisher:
+        new = renew(tmp_path / "service.bundle", now_ms())
+        while (status := await publisher.status()).is_ready:
+            await publisher.wait_changed()
+        assert status.is_publishing
+        assert "holds new keys" in status.problems[0]
+        assert publisher.key is not None
+        assert publisher.key.transient == old.transient
+        await publisher.retire(None)
+        await publisher.standby()
+        assert (await publisher.status()).problems == ()
+        assert publisher.key.transient == new.transient
+        await publisher.publish(ORDER)
+        assert new.sam_private_key() in router.sessions.values()
+        (tmp_path / "service.bundle").write_text("{")
+        while not (status := await publisher.status()).problems:
+            await publisher.wait_changed()
+        assert status.problems[0].endswith("the keys that were read before stay in use")
+        assert status.is_ready
 
 
 async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, tmp_path: Path) -> None:

@@ -398,6 +398,10 @@ class NaiveFold:
         ]
         if self.level >= 2 and self.lease is None:
             self._begin_leases(index)
+        if self.lease and not any(self.said.values()) and "lease" not in self.policy()["orders"]:
+            policy = self.policy()
+            self.lease["ordered_ms"] = min(3 * (policy["R"] - 1) * policy["interval_ms"] // 4, 600_000)
+            self.lease["lasts_ms"] = min(self.lease["ordered_ms"], self.lease["bound_ms"])
         if self.level >= 3 and self.since_level_3 is None:
             self.since_level_3 = index if any(self.said.values()) else 0
         self.unreached = {one: times for one, times in self.unreached.items() if one in members}

@@ -182,6 +182,21 @@ def test_keys_of_a_leaf_since_level_3_are_unknown_ones_below(
     assert (refused.value.field, refused.value.reason) == (f"destinations[0].{field}", reason)
 
 
+@pytest.mark.parametrize(
+    ("measured", "field"),
+    [
+        ({"remoteMeta": {"hash": encode(bytes(32)), "date": "7"}}, "remoteMeta.date"),
+        ({"remoteDestinations": [{"hash": encode(bytes(32)), "date": "7"}]}, "remoteDestinations[0].date"),
+    ],
+)
+def test_date_of_a_measurement_is_an_unknown_key_below_level_3(measured: dict[str, Any], field: str) -> None:
+    entry = json.dumps(valid(**measured)).encode()
+    assert isinstance(parse_entry(entry, "farm", OUTSIDE - 1), Status)
+    with pytest.raises(EntryRefused) as refused:
+        parse_entry(entry, "farm", OUTSIDE)
+    assert (refused.value.field, refused.value.reason) == (field, "not an integer")
+
+
 @pytest.mark.parametrize("key", ["configuredTunnels", "currentTunnels"])
 @pytest.mark.parametrize("tunnels", [{"in": 3}, {"out": 3}, {}, {"in": 3, "out": None}])
 def test_tunnels_of_one_way_are_valid_since_level_3(key: str, tunnels: dict[str, Any]) -> None:

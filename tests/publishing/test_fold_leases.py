@@ -14,10 +14,12 @@ from garlicfarm.publishing.administration import LEADER
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold import PublisherFold
+from tests.mutants import Mutant, planted, read_mutants
 from tests.publishing.dated_log import Log
 from tests.publishing.scripted_log import T0, configuration
 
 TERM = 7
+MUTANTS = [one for one in read_mutants("publishing").values() if one.rule == "how long a lease lasts"]
 
 
 class LeaseLog(Log):
@@ -468,6 +470,38 @@ def test_raise_keeps_a_lease_within_what_an_order_may_set() -> None:
         log.order("interval", {"ms": interval_ms})
         log.configure(1, level=2)
         assert log.farm.lease_lasts_ms == lasts_ms
+
+
+def test_lease_does_not_depend_on_whether_the_genesis_had_the_level() -> None:
+    """As of founders and of members that joined."""
+    founder, joiner = PublisherFold("farm"), PublisherFold("farm")
+    at_level_2 = msgspec.structs.replace(configuration(1, 2, 3), level=2)
+    founder.configure(0, at_level_2)
+    joiner.configure(0, configuration())
+    orders: list[tuple[str, dict[str, object]] | None]
+    orders = [("staleness", {"R": 5}), ("interval", {"ms": 4_000}), None, ("lease", {"ms": 7_000}), None]
+    for index, order in enumerate(orders, 1):
+        for farm in (founder, joiner):
+            if order is None:
+                farm.configure(index, at_level_2)
+            else:
+                farm.apply(index, TERM, encode_admin("farm", T0, 1, None, order[0], "alice", order[1]))
+        if index > 2:
+            assert founder.snapshot() == joiner.snapshot()
+            assert founder.lease_lasts_ms == (12_000 if index == 3 else 7_000)
+
+
+def test_shorter_interval_of_a_running_farm_changes_no_lease() -> None:
+    log = named_1()
+    log.order("interval", {"ms": 4_000})
+    log.configure(1, 2, 3)
+    assert lengths(log.farm) == (45_000, 45_000, 0)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_broken_rule_of_how_long_a_lease_lasts_fails_its_test(mutant: Mutant) -> None:
+    with planted(mutant), pytest.raises(AssertionError):
+        globals()[mutant.found_by.partition("::")[2]]()
 
 
 def test_raise_leaves_those_who_hold_to_be_released_as_since_level_2() -> None:

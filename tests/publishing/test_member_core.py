@@ -433,6 +433,17 @@ def test_named_member_reports_that_it_publishes_while_it_publishes_anew_or_stops
     assert bench.core.news() == frozenset()
 
 
+def test_new_keys_of_the_master_destination_publish_anew_after_a_minute() -> None:
+    """What the old ones have signed ends with them."""
+    bench = publishing(traits(), master_key=KEY)
+    bench.hangs = "publish"
+    bench.sleep(100)
+    assert bench.states == ["publishing"]
+    bench.core.master_key = KeyReport(transient="0123456789abcdef", expires_ms=KEY.expires_ms + 1)
+    bench.sleep(1)
+    assert bench.states == ["renewing"]
+
+
 def test_named_member_whose_attempts_fail_goes_on_and_reports_that_it_does_not_publish() -> None:
     """The farm passes it over after R such statuses; it can publish all the same."""
     bench = Bench(traits())

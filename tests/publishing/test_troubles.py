@@ -197,9 +197,10 @@ def test_keys_that_expire_within_14_days_are_told_by_the_wall_clock() -> None:
     log, day_ms = Log(1, 2), 86_400_000
     log.post(2, 0, config={"node": NodeReport(key_expires=T0 + 20 * day_ms)})
     assert log.farm.troubles(T0 + 6 * day_ms) == []
-    new = "make new bundles with `garlicfarm keys offline`"
-    assert log.farm.troubles(T0 + 6 * day_ms + 1) == [f"keys of member 2 expire in 13 days: {new}"]
-    assert log.farm.troubles(T0 + 20 * day_ms) == [f"keys of member 2 have expired: {new}"]
+    (problem,) = log.farm.troubles(T0 + 6 * day_ms + 1)
+    assert problem.startswith("keys of member 2 expire in 13 days: make new bundles")
+    (problem,) = log.farm.troubles(T0 + 20 * day_ms)
+    assert problem.startswith("keys of member 2 have expired: make new bundles")
 
 
 @pytest.mark.parametrize(

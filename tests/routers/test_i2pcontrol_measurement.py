@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b32encode
 from collections.abc import AsyncIterator, Awaitable, Callable
+from hashlib import sha256
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from garlicfarm.router import ConnectTest, RemoteStatus, Router
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_i2pcontrol import measurement
 from tests.publishers.sam_router import SamRouter
+from tests.publishing.scripted_log import CERTIFICATE
 
 HASH = bytes(range(32))
 ADDRESS = b32encode(HASH).decode().rstrip("=").lower() + ".b32.i2p"
@@ -74,6 +76,21 @@ async def test_service_that_answers_is_reached(sam: SamRouter, make) -> None:
     tunnels = {"inbound.length", "inbound.quantity", "outbound.length", "outbound.quantity"}
     assert {created[name] for name in tunnels} == {"1"}
     assert connected["DESTINATION"] == ADDRESS
+
+
+async def test_own_look_up_says_which_destination_has_asked(sam: SamRouter, make) -> None:
+    own = bytes(384) + CERTIFICATE
+    sam.replies["NAMING LOOKUP"] = f"NAMING REPLY RESULT=OK NAME=ME VALUE={encode(own)}"
+    found = await make(sam=sam.address).look_up_own(HASH)
+    assert found.client == sha256(own).digest()
+    assert found.status.hash == encode(HASH)
+    assert found.status.connect_test.ok
+
+
+async def test_own_look_up_needs_a_router_that_asks_the_network(sam: SamRouter, make) -> None:
+    for router in (make(), make(sam=sam.address, url="http://127.0.0.1:7657/jsonrpc/")):
+        with pytest.raises(NotSupported, match="i2pd"):
+            await router.look_up_own(HASH)
 
 
 async def test_session_ends_with_the_measurement(sam: SamRouter, make) -> None:

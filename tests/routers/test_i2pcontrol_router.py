@@ -243,6 +243,7 @@ async def test_requests_of_all_methods_never_set_anything(control_server, make, 
         "get_local_router_status": (),
         "get_local_leaf_status": (bytes(391),),
         "get_remote_measured_status": (bytes(32),),
+        "look_up_own": (bytes(32),),
         "answer_tests": (),
     }
     public = {name for name in dir(I2PControlRouter) if callable(getattr(I2PControlRouter, name))}

@@ -186,7 +186,8 @@ class PublisherApplication(Application, LeaseUser):
         ]
         own = {self._node_id: min(ends)} if ends else {}
         clock = "" if self._part is None else self._part.core.clock.problem
-        return self.fold.troubles(time.time_ns() // 1_000_000, own, {self._node_id: clock} if clock else {})
+        found = self.fold.troubles(time.time_ns() // 1_000_000, own, {self._node_id: clock} if clock else {})
+        return found if self._part is None else [*found, *self._part.problems()]
 
     def status(self) -> Mapping[str, Any]:
         publishers = self._describe()

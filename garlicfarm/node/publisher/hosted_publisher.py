@@ -84,6 +84,14 @@ class HostedPublisher:
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
             self._on_defect(error)
 
+    def has_met(self, client: bytes) -> bool | None:
+        """See `Publisher.has_met`; None where the plugin fails, too."""
+        try:
+            return self._plugin.has_met(client)
+        except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
+            self._on_defect(error)
+            return None
+
     async def run(self) -> NoReturn:
         """Run the plugin until cancelled; then have it stop."""
         async with trio.open_nursery() as nursery:

@@ -13,10 +13,11 @@ import msgspec
 import trio
 
 from garlicfarm.application import ApplicationContext
-from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.credentials.watched_keys import WATCH_S, WatchedKeys
 from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_of
+from garlicfarm.node.publisher.own_look_up import OwnLookUps
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
@@ -28,20 +29,20 @@ from garlicfarm.wire.messages import Grant
 
 
 class MemberTask:
-    """``core``: of this process. ``keys``: of the master destination."""
+    """``core``: of this process. ``master``: the keys of the master destination."""
 
     def __init__(
         self,
         context: ApplicationContext,
         fold: PublisherFold,
-        keys: DestinationKeys | None,
+        master: WatchedKeys | None,
         publishers: Sequence[Publisher],
         record: PublishedRecord,
         boot: int,
     ) -> None:
         self._context = context
         self._fold = fold
-        self._keys = keys
+        self._master = master
         self._record = record
         self._recorded = record.read()
         self._stepped = trio.Event()
@@ -52,8 +53,8 @@ class MemberTask:
             node_id=context.node_id,
             boot=boot,
             master=meta.destination or "",
-            signs_for=None if keys is None else keys.destination,
-            master_key=_report(keys),
+            signs_for=None if master is None else master.keys.destination,
+            master_key=_report(master),
             publish_config=meta.publish,
             last_published=self._recorded,
             max_clock_offset_ms=round(1000 * meta.max_clock_offset_s),
@@ -78,6 +79,7 @@ class MemberTask:
             HostedPublisher(plugin, section, self.core, own, sign=self._sign, on_stepped=self._on_stepped)
             for (plugin, section), own in zip(tables, self.core.publishers, strict=True)
         ]
+        self._look_ups = OwnLookUps(context, fold, self._publishers, setup.signs_for)
 
     async def run(self) -> NoReturn:
         """Run until cancelled; then the publishers stop."""
@@ -87,8 +89,11 @@ class MemberTask:
             for publisher in self._publishers:
                 nursery.start_soon(publisher.run)
             nursery.start_soon(self._reporter.run)
+            nursery.start_soon(self._look_ups.run)
             nursery.start_soon(self._watch_time)
             nursery.start_soon(self._keep_record)
+            if self._master is not None:
+                nursery.start_soon(self._watch_master, self._master)
             while True:
                 applied = self._context.applied_index
                 self.core.step(clocks.now(), applied)
@@ -170,6 +175,16 @@ class MemberTask:
             else:
                 await self._stepped.wait()
 
+    async def _watch_master(self, master: WatchedKeys) -> NoReturn:
+        """Nothing that clients know of keeps it from using new keys at once."""
+        while True:
+            await trio.sleep(WATCH_S)
+            await trio.to_thread.run_sync(master.look, abandon_on_cancel=True)
+            if master.take_new():
+                self.core.master_key = _report(master)
+                self.core.step(clocks.now())
+                self._on_stepped()
+
     async def _write(self, published: Published) -> None:
         try:
             await trio.to_thread.run_sync(self._record.write, published, abandon_on_cancel=True)
@@ -177,10 +192,11 @@ class MemberTask:
             self._context.log.warning("publication-not-recorded", cause=str(error))
 
     def _sign(self, call: Call) -> PublishOrder:
-        order, keys = call.order, self._keys
+        order = call.order
         assert order is not None
-        if keys is None or not call.leases:
+        if self._master is None or not call.leases:
             return order
+        keys = self._master.keys
         meta = MetaLeaseSet(
             destination=keys.destination,
             published_s=order.published_ms // 1000,
@@ -194,6 +210,7 @@ class MemberTask:
         """Each publisher, for the farm's status: ready for JSON. ``state``: `publisher_core.Row.shown`."""
         clock = self.core.clock_problem
         own = [f"this node's clock {clock}"] if clock else []
+        own += [self._master.problem] if self._master is not None and self._master.problem else []
         return [
             {
                 "plugin": publisher.traits.name,
@@ -207,6 +224,7 @@ class MemberTask:
                     *self._withdrawal_problem(publisher),
                     *self._clients_problem(hosted),
                 ],
+                "seen": self._look_ups.seen(publisher),
             }
             for hosted in self._publishers
             for publisher in [hosted.own]
@@ -218,6 +236,14 @@ class MemberTask:
             return []
         return [f'bans are not enforced by {traits.name}: `i2cp` with mode = "service" does that']
 
+    def problems(self) -> list[str]:
+        """What is wrong with what is seen of its publishers, for the farm's list."""
+        return [
+            f"member {self._context.node_id}, publisher {publisher.traits.name}: {problem}"
+            for publisher in self.core.publishers
+            if (problem := self._look_ups.problem(publisher))
+        ]
+
     def _withdrawal_problem(self, publisher: PublisherCore) -> list[str]:
         """Why a publisher that is ready is not offered to the farm."""
         core = self.core
@@ -227,7 +253,8 @@ class MemberTask:
         return [f"it could not publish recently, so this node offers itself again in {left_s} s"]
 
 
-def _report(keys: DestinationKeys | None) -> KeyReport | None:
+def _report(master: WatchedKeys | None) -> KeyReport | None:
+    keys = None if master is None else master.keys
     if keys is None or keys.transient is None or keys.expires_ms is None:
         return None
     return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)

@@ -7,11 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from garlicfarm.config import Config, FarmSection
-from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.errors import ConfigError, PluginError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.i2p.encoding import b32_address
-from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
@@ -20,28 +19,28 @@ from garlicfarm.publisher import Publisher, PublisherSite
 class _MasterSession:
     """See `garlicfarm.publisher.MasterSession`."""
 
-    def __init__(self, keys: DestinationKeys) -> None:
-        self._keys = keys
+    def __init__(self, master: WatchedKeys) -> None:
+        self._master = master
 
     @property
     def destination(self) -> bytes:
-        return self._keys.destination
+        return self._master.keys.destination
 
     def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
-        return self._keys.session_configuration(options, now_ms)
+        return self._master.keys.session_configuration(options, now_ms)
 
 
-def read_master_keys(section: FarmSection, node_id: int) -> DestinationKeys | None:
-    """The keys in ``meta.key_file``, if it is set, for ``meta.destination``; raises as `read_keys`."""
+def read_master_keys(section: FarmSection, node_id: int) -> WatchedKeys | None:
+    """The keys in ``meta.key_file``, if it is set, for ``meta.destination``; raises as `WatchedKeys`."""
     meta = section.meta
     if meta.key_file is None or not meta.destination:
         return None
     destination = decode_destination(meta.destination)
-    return read_keys(meta.key_file, node_id=node_id, destination=destination, allow_expired=True)
+    return WatchedKeys(meta.key_file, node_id=node_id, destination=destination)
 
 
 def make_publishers(
-    section: FarmSection, node_id: int, base_dir: Path, data_dir: Path, keys: DestinationKeys | None
+    section: FarmSection, node_id: int, base_dir: Path, data_dir: Path, keys: WatchedKeys | None
 ) -> list[Publisher]:
     """The publishers of ``[[farm.publisher]]``, in that order.
 

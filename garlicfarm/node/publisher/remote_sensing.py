@@ -16,6 +16,8 @@ import trio
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.levels import OUTSIDE
+from garlicfarm.node.publisher import clocks
 from garlicfarm.publishing.documents import RemoteStatus
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.router import MEASUREMENT_TIMEOUT_S, Router
@@ -107,7 +109,8 @@ class RemoteSensing:
         if found is None:
             self._found.pop(target, None)
         else:
-            self._found[target] = found
+            date_ms = clocks.now().wall_ms if self._fold.level >= OUTSIDE else None
+            self._found[target] = msgspec.structs.replace(found, date=date_ms)
 
     def _forget_last_turn(self) -> None:
         fold = self._fold

@@ -176,6 +176,14 @@ class StreamServer:
         count = f"streams reset for its faults so far: {self._failures}"
         return f"the service at {self._target.authority} {self._problem}; {count}"
 
+    def has_met(self, client: bytes) -> bool:
+        """See `Streams.has_met`."""
+        return self._streams.has_met(client)
+
+    def use_keys(self, keys: Keys) -> None:
+        """See `Streams.use_keys`."""
+        self._streams.use_keys(keys)
+
     def on_payload(self, payload: bytes) -> None:
         """Take the payload of a MessagePayload. Never blocks, never raises; before and after `run` it is
         dropped."""

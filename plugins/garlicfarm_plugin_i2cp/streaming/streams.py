@@ -218,6 +218,14 @@ class Streams:
         known = sorted(found for stream in open_ if (found := stream.round_trip_s) is not None)
         return known[(len(known) - 1) // 2] if known else None
 
+    def use_keys(self, keys: Keys) -> None:
+        """They sign for the streams that are opened from now on, for the same destination."""
+        self._shared = msgspec.structs.replace(self._shared, keys=keys)
+
+    def has_met(self, peer_hash: bytes) -> bool:
+        """Whether the destination with this 32-byte hash has a stream here, or had one lately."""
+        return peer_hash in self._peers
+
     # what comes in
 
     def receive_payload(self, payload: bytes, now_s: float, now_ms: int) -> None:

@@ -13,8 +13,8 @@ import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import MetaSection, PublisherSection
+from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.levels import LOWEST
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.published_record import PublishedRecord
@@ -116,8 +116,8 @@ def plugin(directory: Path, kind: type[SimulatedPublisher] = SimulatedPublisher)
 
 
 def task_of(
-    context: FakeContext, directory: Path, *plugins: Publisher, keys: DestinationKeys | None = None
+    context: FakeContext, directory: Path, *plugins: Publisher, master: WatchedKeys | None = None
 ) -> MemberTask:
     context.section.publisher = context.section.publisher[:1] * len(plugins)
     record = PublishedRecord(directory / "publisher" / "published.json")
-    return MemberTask(cast(ApplicationContext, context), context.fold, keys, plugins, record, 1)
+    return MemberTask(cast(ApplicationContext, context), context.fold, master, plugins, record, 1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
-from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import decode_meta_lease_set, verify_meta_lease_set
 from garlicfarm.levels import OUTSIDE
@@ -17,6 +18,8 @@ from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.publisher import ClientRules, Published
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
 from tests.node.publisher.member import FakeContext, plugin, task_of
+from tests.publishers.i2cp_keys import bundle
+from tests.publishers.renewed_keys import renew
 from tests.publishing.scripted_log import T0
 from tests.running import background, wait_until
 
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("moved")
 async def test_publishes_what_the_node_has_signed_and_a_restarted_node_reports_it(tmp_path: Path) -> None:
     keys = create_keys(tmp_path / "master.key")
     farm, made = FakeContext(1), plugin(tmp_path)
-    task = task_of(farm, tmp_path, made, keys=keys)
+    task = task_of(farm, tmp_path, made, master=WatchedKeys(tmp_path / "master.key", node_id=1))
     async with background(task.run):
         order = await wait_until(lambda: made.order)
         assert order.lease_set is not None
@@ -45,6 +48,28 @@ async def test_publishes_what_the_node_has_signed_and_a_restarted_node_reports_i
     assert made.order is None
     again = task_of(farm, tmp_path, plugin(tmp_path))
     assert again.core.last_published == Published(published_ms=order.published_ms, lease_set=order.lease_set)
+
+
+async def test_new_bundle_of_the_master_destination_signs_what_is_published_next(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    path, made = tmp_path / "master.bundle", plugin(tmp_path)
+    write_bundle(path, bundle(T0))
+    task = task_of(FakeContext(1), tmp_path, made, master=WatchedKeys(path, node_id=1))
+
+    def problems() -> str:
+        return "; ".join(task.describe()[0]["problems"])
+
+    async with background(task.run):
+        await wait_until(lambda: made.order)
+        path.write_text("{")
+        await wait_until(lambda: "the keys that were read before stay in use" in problems())
+        new = renew(path, T0)
+        await wait_until(
+            lambda: decode_meta_lease_set(cast(Any, made.order).lease_set).offline == new.offline
+        )
+        assert problems() == ""
+        assert [key.transient for key in task.core.keys()] == [new.transient]  # noqa: SIM118
 
 
 async def test_disk_that_hangs_does_not_keep_it_from_stopping(

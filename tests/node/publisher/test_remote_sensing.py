@@ -114,6 +114,21 @@ async def test_destinations_are_measured_in_turn_once_a_minute(autojump_clock: C
     assert meta == RemoteStatus(hash=encode(MASTER_HASH), fetch_time_ms=5 + turn.index(MASTER_HASH))
 
 
+async def test_since_level_3_each_measurement_says_when_it_was_taken(
+    moved: SimpleNamespace, autojump_clock: Clock
+) -> None:
+    farm = Sensing(LEAVES[0])
+    raised = msgspec.structs.replace(configuration(1, 2, 3, index=9), level=OUTSIDE)
+    farm.fold.configure(9, raised)
+    await farm.run_for(MIN_PERIOD_S + 2)
+    (leaf,), meta = farm.sensing.destinations, farm.sensing.meta
+    assert meta is not None
+    assert leaf.date is not None
+    assert meta.date is not None
+    first, second = sorted((leaf.date, meta.date))
+    assert second - first == MIN_PERIOD_S * 1000
+
+
 async def test_interval_above_a_minute_is_the_time_between_two_measurements(autojump_clock: Clock) -> None:
     farm = Sensing(*LEAVES)
     farm.apply(encode_admin("farm", T0, 2, None, "interval", "alice", {"ms": 100_000}))

@@ -24,7 +24,7 @@ from garlicfarm.publishing.documents import DestinationStatus, RemoteStatus, Rou
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.member_core import Now
 from garlicfarm.refusals import Refusal
-from garlicfarm.router import STATUS_TIMEOUT_S, Router, StreamFigures, Tunnels
+from garlicfarm.router import STATUS_TIMEOUT_S, OwnLookUp, Router, StreamFigures, Tunnels
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
 from tests.node.publisher.member import INTERVAL_S, FakeContext, plugin, task_of
 from tests.node.support.cluster import Cluster, cluster
@@ -228,6 +228,9 @@ class MeasuringRouter:
 
     async def answer_tests(self) -> None:
         raise NotSupported("it answers no tests")
+
+    async def look_up_own(self, leaf: bytes) -> OwnLookUp:
+        raise NotSupported("it does not look up what it serves")
 
     async def get_local_router_status(self) -> RouterStatus:
         self.asked_at.append(trio.current_time())

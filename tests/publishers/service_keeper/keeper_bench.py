@@ -15,6 +15,7 @@ from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import LeasePlan
+from garlicfarm_plugin_i2cp.streaming.stream import Keys
 from tests.publishers.i2cp_router import (
     CREATE_LEASE_SET_2,
     CREATE_SESSION,
@@ -52,6 +53,7 @@ class Bench(KeeperBench):
     ) -> None:
         super().__init__(nursery)
         self.keys = keys
+        self.streams_keys: list[Keys] = []
         self.payloads: list[bytes] = []
         self.rooms: list[int] = []
         """What the keeper had room for when it said that it had some."""
@@ -65,6 +67,9 @@ class Bench(KeeperBench):
             now_ms=self.now_ms,
             encryption=encryption,
         )
+
+    def use_keys(self, keys: Keys) -> None:
+        self.streams_keys.append(keys)
 
     def on_payload(self, payload: bytes) -> None:
         self.payloads.append(payload)

@@ -53,6 +53,10 @@ def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> 
     assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
 
 
+def test_status_that_is_posted_again_is_not_taken_for_a_flap() -> None:
+    assert PublisherSimulation(342, 5).run().counts["drained_two"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "seeds"), [(3, range(108, 113)), (5, range(200, 206))])
 def test_farms_leave_a_publisher_that_is_not_reached_and_no_liar_moves_the_role(

@@ -1,0 +1,115 @@
+"""The bundles of a service are replaced at members that publish or stand by, through real routers, while a
+client asks each second. Prints what came about, a JSON document per line. In a network namespace:
+python -m tests.i2p.keys_over_i2cp DIRECTORY"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import trio
+
+from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.i2p.lease_set import verify_lease_set
+from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
+from garlicfarm.lab.site import Client, serve_site
+from garlicfarm.publisher import Published, Publisher
+from tests.i2p.script import tell
+from tests.i2p.service_over_i2cp import lost, publish, publisher_at, standby
+from tests.publishers.i2cp_keys import long_term_keys, now_ms
+from tests.publishers.renewed_keys import renew
+from tests.running import wait_until
+
+DEADLINE_S = 600.0
+WATCHED_S = 60.0
+SETTLED_S = 30.0
+A, B, CLIENT = 1, 2, 3
+PLANS = (
+    *[RouterPlan(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
+    RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
+    *[RouterPlan(has_leaf=False)] * 3,
+)
+
+
+def transient(published: Published) -> bytes:
+    """That which has signed it."""
+    assert published.lease_set is not None
+    offline = verify_lease_set(published.lease_set, published.published_ms // 1000).offline
+    assert offline is not None
+    return offline.transient
+
+
+async def wait_not_ready(publisher: Publisher) -> list[str]:
+    """Until it has read the new keys."""
+    while (status := await publisher.status()).is_ready:
+        await publisher.wait_changed()
+    return list(status.problems)
+
+
+async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+    keys = long_term_keys()
+    a, b = [
+        publisher_at(directory, keys, network[id_ - 1], await nursery.start(serve_site, f"node {id_}"))
+        for id_ in (A, B)
+    ]
+    client = Client(network[CLIENT - 1].proxy, b32_address(keys.destination))
+
+    def replace(id_: int) -> bytes:
+        (path,) = (each for each in directory.rglob("*.bundle") if f"{id_}" in each.name)
+        offline = renew(path, now_ms(), node=id_, hops=0).offline
+        assert offline is not None
+        return offline.transient
+
+    async with a, b:
+        for each in (a, b):
+            await standby(each)
+        new, before = replace(A), a.key
+        await wait_until(lambda: a.key != before)
+        tell("standby", is_ready=(await a.status()).is_ready, is_new=transient(await publish(a, 1)) == new)
+        nursery.start_soon(client.run)
+        await client.wait_answered()
+        await trio.sleep(SETTLED_S)
+
+        begun_s = trio.current_time()
+        new = replace(A)
+        problems = await wait_not_ready(a)
+        await a.retire(None)  # as the node does once it cannot publish
+        await publish(b, 2)
+        await standby(a)
+        await trio.sleep(WATCHED_S)
+        text = client.fetches[-1].text
+        tell(
+            "moved", problems=problems, lost=lost(client.fetches, begun_s, trio.current_time() - 7), text=text
+        )
+
+        begun_s = trio.current_time()
+        await b.retire(None)
+        published = await publish(a, 3)
+        await b.retire(published.lease_set)
+        await standby(b)
+        await trio.sleep(WATCHED_S)
+        text = client.fetches[-1].text
+        told = lost(client.fetches, begun_s, trio.current_time() - 7)
+        tell("back", is_new=transient(published) == new, lost=told, text=text)
+
+        begun_s = trio.current_time()
+        new = replace(A)
+        await wait_not_ready(a)
+        await a.retire(None)
+        await standby(a)
+        published = await publish(a, 4)  # nobody else could
+        await trio.sleep(WATCHED_S)
+        told = lost(client.fetches, begun_s, trio.current_time() - 7)
+        tell("alone", is_new=transient(published) == new, lost=told, is_ready=(await a.status()).is_ready)
+        nursery.cancel_scope.cancel()
+
+
+async def main(directory: Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with i2pd_network(directory / "routers", PLANS) as network, trio.open_nursery() as nursery:
+            await run(directory, network, nursery)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
