@@ -31,7 +31,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.plugin_settings import collect_problems
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
-from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_targets, parse_target
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
@@ -90,6 +90,10 @@ class ServicePublisher(Publisher):
         return self._keys.keys.destination
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.config.target,)
+
+    @property
     def key(self) -> KeyReport | None:
         return self._keys.report
 
@@ -107,7 +111,7 @@ class ServicePublisher(Publisher):
         """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
         on."""
         await self._keeper.standby()
-        await check_target(self._target)
+        await check_targets([self._target])
 
     async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. "A router has taken it": it has read the LeaseSet, and has answered
