@@ -31,11 +31,12 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.plugin_settings import collect_problems
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
-from garlicfarm.service_keys import ServiceKeys, check_targets, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_targets
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
+from garlicfarm_plugin_i2cp.service_options import ServiceOptions
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from garlicfarm_plugin_i2cp.streaming.limits import limits_for
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
@@ -57,22 +58,26 @@ class ServicePublisher(Publisher):
             router = parse_address(config.address)
         except ConfigError as error:
             problems += error.problems
-        with collect_problems(problems, "publisher i2cp"):
-            self._target = parse_target(config.target)
+        try:
+            options = ServiceOptions(config, base_dir)
+        except ConfigError as error:
+            problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
-            options = decode_session_configuration(self._configuration("active", _now_ms())).options
+            signed = decode_session_configuration(self._configuration("active", _now_ms())).options
         if problems:
             raise ConfigError(problems)
+        self._endpoints = options.endpoints
         self._tunnels = Tunnels(
-            in_=int(options.get("inbound.quantity", 0)), out=int(options.get("outbound.quantity", 0))
+            in_=int(signed.get("inbound.quantity", 0)), out=int(signed.get("outbound.quantity", 0))
         )
         self._server = StreamServer(
             self._keys.keys,
-            self._target,
+            options.targets,
+            ports=options.ports,
+            http=options.http,
             limits=limits_for(_max_open_files()),
             random=random.SystemRandom(),
-            has_client_headers=config.client_headers,
             drain_s=config.drain_s,
         )
         self._keeper = ServiceKeeper(
@@ -91,7 +96,7 @@ class ServicePublisher(Publisher):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return (self.config.target,)
+        return tuple(endpoint.authority for endpoint in self._endpoints)
 
     @property
     def key(self) -> KeyReport | None:
@@ -111,7 +116,7 @@ class ServicePublisher(Publisher):
         """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
         on."""
         await self._keeper.standby()
-        await check_targets([self._target])
+        await check_targets(self._endpoints)
 
     async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. "A router has taken it": it has read the LeaseSet, and has answered
@@ -141,7 +146,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
-            problems=tuple(filter(None, (keeper.problem, self._server.problem))),
+            problems=tuple(filter(None, (keeper.problem, *self._server.problems))),
         )
 
     def _leaf(self, now_s: float) -> DestinationStatus:

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
@@ -264,6 +265,26 @@ async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make, no
             await publisher.standby()
 
 
+async def test_service_of_several_targets_listens_if_one_of_them_does(
+    make: Make, target: str, nowhere: str, tmp_path: Path
+) -> None:
+    write_private_file(tmp_path / "irc.password", b"secret\n")
+    publisher = make(
+        target="",
+        targets=[nowhere, nowhere],
+        ports={"6667": [target]},
+        balance="order",
+        client_addresses=True,
+        webirc_password_file="irc.password",
+    )
+    assert publisher.targets == (nowhere, nowhere, target)
+    async with publisher:
+        await publisher.standby()
+    async with make(target="", targets=[nowhere, nowhere]) as publisher:
+        with pytest.raises(PublisherError, match=rf"nothing listens at the target {nowhere} or {nowhere}:"):
+            await publisher.standby()
+
+
 @pytest.mark.slow
 async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: Listening) -> None:
     """Of 256 that the process may open, 64 are for streams, and 16 for those of one peer."""
@@ -309,10 +330,35 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"leases": "long"}, "leases"),
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
-        ({"mode": "meta"}, "target, keys, leases, client_headers and drain_s are for mode service only"),
+        ({"mode": "meta"}, "only for mode service: keys, target"),
+        ({"mode": "meta", "target": "", "keys": "", "max_posts": 1}, "only for mode service: max_posts"),
+        ({"targets": ["127.0.0.1:1"]}, "name the target in targets, too, and leave out target"),
+        ({"target": "", "targets": ["127.0.0.1:1", "nowhere"]}, "publisher i2cp: "),
+        ({"target": "", "targets": ["127.0.0.1:1"] * 17}, "targets"),
+        ({"balance": "random"}, "balance"),
+        ({"ports": {"0": ["127.0.0.1:1"]}}, "ports"),
+        ({"ports": {"80": []}}, "ports"),
+        ({"ports": {"70000": ["127.0.0.1:1"]}}, "ports.70000: an I2CP port is at most 65535"),
+        ({"ports": {"80": ["127.0.0.1"]}}, "ports.80: "),
+        (
+            {"ports": {"80": ["192.0.2.1:80"]}, "client_addresses": True},
+            r"target 192\.0\.2\.1:80 must be at 127\.0\.0\.1, since client_addresses are there",
+        ),
+        ({"host_override": "a b"}, "host_override must be a host"),
+        ({"max_posts": -1}, "max_posts"),
+        ({"post_ban_s": 0}, "post_ban_s"),
+        ({"webirc_password_file": "nowhere.password"}, "nowhere.password"),
+        ({"webirc_password_file": "empty.password"}, "expected a word of 1 to 256 characters"),
+        (
+            {"webirc_password_file": "empty.password", "client_headers": True},
+            "webirc_password_file is for IRC, and other keys here are for HTTP",
+        ),
     ],
 )
-async def test_wrong_table_is_one_clear_problem(make: Make, table: Mapping[str, Any], problem: str) -> None:
+async def test_wrong_table_is_one_clear_problem(
+    make: Make, table: Mapping[str, Any], problem: str, tmp_path: Path
+) -> None:
+    write_private_file(tmp_path / "empty.password", b"\n")
     with pytest.raises(ConfigError, match=problem) as caught:
         make(**table)
     assert len(caught.value.problems) == 1
