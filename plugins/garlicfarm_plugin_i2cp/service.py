@@ -146,6 +146,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems))),
         )
 
@@ -170,7 +171,7 @@ class ServicePublisher(Publisher):
                 round_trip_ms=None if round_trip_s is None else round(round_trip_s * 1000),
                 sent_packets=server.counts.sent,
                 resent_packets=server.counts.resent,
-                refused=server.refused.total() + keeper.dropped.total(),
+                refused=self._refused.total(),
             ),
         )
         if session is None:
@@ -188,6 +189,11 @@ class ServicePublisher(Publisher):
             )
         return msgspec.structs.replace(leaf, uptime=round((now_s - session.began_s) * 1000))
 
+    @property
+    def _refused(self) -> Counter[str]:
+        """Packets and streams, by cause."""
+        return self._server.refused + self._keeper.dropped
+
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()
 
@@ -198,7 +204,7 @@ class ServicePublisher(Publisher):
         logged: Counter[str] = Counter()
         while True:
             await trio.sleep(LOG_S)
-            counts = self._server.refused + self._keeper.dropped
+            counts = self._refused
             if new := counts - logged:
                 causes = ", ".join(f"{cause}: {count}" for cause, count in new.most_common())
                 log.info("packets-dropped", causes=causes)

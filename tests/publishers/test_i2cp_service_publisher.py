@@ -194,6 +194,7 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
             await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, len(body)) + body)
         await wait_until(lambda: bool(listening.router.bodies(SEND_MESSAGE)))
         leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
+        assert (await publisher.status()).refused == {"malformed payload": 1}
         assert leaf.current_connections == 1
         # a SYN that the peer has not acknowledged
         assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)

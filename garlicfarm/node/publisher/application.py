@@ -168,7 +168,15 @@ class PublisherApplication(Application, LeaseUser):
             clock = self._part.core.clock
             metrics.set_clock_offset("farm", clock.farm_ms)
             metrics.set_clock_offset("router", clock.router_ms)
-        metrics.farm_problems.set(len(self._problems(self._describe())))
+        publishers = self._describe()
+        for number, row in enumerate(publishers):
+            name = f"{number}-{row['plugin']}"
+            if row["streams"] is not None:
+                metrics.set_streams(name, row["streams"]["open"], row["streams"]["most"])
+            metrics.count_publisher_refused(name, row["refused"])
+            for target, is_up in row["targets"].items():
+                metrics.set_target_up(name, target, is_up)
+        metrics.farm_problems.set(len(self._problems(publishers)))
 
     def _describe(self) -> list[dict[str, Any]]:
         return [] if self._part is None else self._part.describe()

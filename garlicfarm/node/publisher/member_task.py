@@ -20,6 +20,7 @@ from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_o
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
+from garlicfarm.publishing.documents import DestinationStatus
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import MemberCore, MemberSetup
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
@@ -175,9 +176,12 @@ class MemberTask:
                 "state": publisher.row.shown,
                 "since_ms": publisher.status.since_ms,
                 "until_ms": publisher.status.until_ms,
+                "streams": _streams(publisher.status.leaf),
+                "refused": publisher.status.refused,
+                "targets": hosted.targets_up,
                 "problems": [*own, *publisher.problems(), *self._withdrawal_problem(publisher)],
             }
-            for publisher in self.core.publishers
+            for publisher, hosted in zip(self.core.publishers, self._publishers, strict=True)
         ]
 
     def _withdrawal_problem(self, publisher: PublisherCore) -> list[str]:
@@ -187,6 +191,14 @@ class MemberTask:
             return []
         left_s = math.ceil(core.offer.left_ms(clocks.now().boot_ms, core.pause_ms) / 1000)
         return [f"it could not publish recently, so this node offers itself again in {left_s} s"]
+
+
+def _streams(leaf: DestinationStatus | None) -> dict[str, int | None] | None:
+    """Of a leaf whose publisher has streams of its own."""
+    if leaf is None or leaf.streams is None:
+        return None
+    figures: dict[str, int | None] = msgspec.structs.asdict(leaf.streams)
+    return {"open": leaf.current_connections, "most": leaf.configured_connections, **figures}
 
 
 def _report(keys: DestinationKeys | None) -> KeyReport | None:
