@@ -142,7 +142,7 @@ async def test_head_that_is_not_complete_in_time_is_answered(
         await trio.testing.wait_all_tasks_blocked(0.05)
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert client.is_closed is not first
+        assert client.is_closed is not bool(first)
         mock_clock.jump(HEAD_TIMEOUT_S)
         await client.until(lambda: client.is_closed)
         assert b"HTTP/1.1 408 Request Timeout\r\n" in client.received
