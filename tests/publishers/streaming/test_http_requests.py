@@ -163,6 +163,7 @@ def test_nothing_is_passed_on_of_a_head_before_its_end() -> None:
     ("target", "rewritten"),
     [
         (b"/a?b", b"/a?b"),
+        (b"/a?b=http://other.i2p/c", b"/a?b=http://other.i2p/c"),
         (b"http://other.i2p/a?b", b"/a?b"),
         (b"HTTPS://other.i2p:81", b"/"),
         (b"http://other.i2p?b", b"/?b"),
