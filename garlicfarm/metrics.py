@@ -9,7 +9,7 @@ not know the farm.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
@@ -114,6 +114,22 @@ class NodeMetrics:
         self.farm_publishing = self._gauge(
             "farm_publishing", "1 while this node publishes with a publisher plugin.", "farm", "plugin"
         )
+        self.publisher_streams = self._gauge(
+            "publisher_streams", "Open streams of a publisher's clients.", "farm", "publisher"
+        )
+        self.publisher_streams_max = self._gauge(
+            "publisher_streams_max", "How many streams may be open at once.", "farm", "publisher"
+        )
+        self.publisher_refused = self._counter(
+            "publisher_refused_total",
+            "Packets and streams that a publisher refused or dropped.",
+            *("farm", "publisher", "cause"),
+        )
+        self.publisher_target_up = self._gauge(
+            "publisher_target_up",
+            "1 while the service there answers, as far as it is tested.",
+            *("farm", "publisher", "target"),
+        )
         self.farm_key_expiry = self._gauge(
             "farm_key_expiry_timestamp_seconds",
             "When the offline keys of a member expire, in seconds since 1970.",
@@ -200,6 +216,7 @@ class FarmMetrics:
         self.feed_readers = node.feed_readers.labels(farm)
         self.feed_entries = node.feed_entries.labels(farm)
         self._roles = {role: node.raft_role.labels(farm, role) for role in _ROLES}
+        self._publisher_refused: Tally[tuple[str, str]] = Tally()
         self.received: Tally[Enum] = Tally()
         self.sent: Tally[Enum] = Tally()
 
@@ -266,6 +283,23 @@ class FarmMetrics:
     def set_publishing(self, plugin: str, is_publishing: bool) -> None:
         """Whether this node publishes with that plugin."""
         self._node.farm_publishing.labels(self._farm, plugin).set(is_publishing)
+
+    def set_streams(self, publisher: str, open_: int | None, most: int | None) -> None:
+        """How many streams of a publisher are open, and how many may be at once."""
+        self._node.publisher_streams.labels(self._farm, publisher).set(open_ or 0)
+        self._node.publisher_streams_max.labels(self._farm, publisher).set(most or 0)
+
+    def count_publisher_refused(self, publisher: str, refused: Mapping[str, int]) -> None:
+        """What a publisher refused or dropped, by cause, since it was made."""
+        for cause, count in refused.items():
+            counted = self._publisher_refused[publisher, cause]
+            new = count - counted if count >= counted else count  # it was made anew
+            self._node.publisher_refused.labels(self._farm, publisher, cause).inc(new)
+            self._publisher_refused[publisher, cause] = count
+
+    def set_target_up(self, publisher: str, target: str, is_up: bool) -> None:
+        """Whether the service at a target answers."""
+        self._node.publisher_target_up.labels(self._farm, publisher, target).set(is_up)
 
     def set_ranking_equal(self, query: str, is_equal: bool) -> None:
         """Whether the newest compared ranking of a query equals this node's own."""

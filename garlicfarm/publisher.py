@@ -92,6 +92,12 @@ class Publisher(ABC):
         return None
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """Where the service listens that it publishes, HOST:PORT each. The node tests them, unless ``check``
+        names something else, and publishes while one of them accepts connections."""
+        return ()
+
+    @property
     def key(self) -> KeyReport | None:
         """Its offline keys; None: it has none of its own, or they are long-term keys."""
         return None

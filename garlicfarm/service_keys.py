@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -77,12 +78,20 @@ def parse_target(text: str) -> Endpoint:
     return target
 
 
-async def check_target(target: Endpoint) -> None:
-    """Raises `PublisherError`: nothing accepts connections there within 5 s."""
-    try:
-        with trio.fail_after(CONNECT_TIMEOUT_S):
+async def check_targets(targets: Sequence[Endpoint]) -> None:
+    """Raises `PublisherError`: nothing accepts connections at any of them within 5 s."""
+    listening = trio.Event()
+
+    async def check(target: Endpoint) -> None:
+        with suppress(OSError):
             await (await trio.open_tcp_stream(target.host, target.port)).aclose()
-    except (OSError, trio.TooSlowError):
-        raise PublisherError(
-            f"nothing listens at the target {target.authority}: is the service running?"
-        ) from None
+            listening.set()
+            nursery.cancel_scope.cancel()
+
+    with trio.move_on_after(CONNECT_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            for target in targets:
+                nursery.start_soon(check, target)
+    if not listening.is_set():
+        where = " or ".join(target.authority for target in targets)
+        raise PublisherError(f"nothing listens at the target {where}: is the service running?")

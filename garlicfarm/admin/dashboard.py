@@ -37,6 +37,7 @@ from garlicfarm.admin.health import (
     quorum_loss,
     ranking_word,
     since,
+    streams_text,
 )
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.readers import Readers
@@ -107,6 +108,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
     "sight": sight,
+    "streams": streams_text,
     "when": _when,
 }
 _PAGES.filters |= _FILTERS

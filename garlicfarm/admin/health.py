@@ -48,6 +48,16 @@ def utc(date_ms: int) -> str:
     return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
 
 
+def streams_text(publisher: Mapping[str, Any]) -> str:
+    """The streams of a publisher, from its row: how many are open, and what was refused; "" where it has
+    none."""
+    if (streams := publisher.get("streams")) is None:
+        return ""
+    causes = sorted(publisher["refused"].items(), key=lambda each: -each[1])
+    told = ", ".join(f"{cause} {count:,}" for cause, count in causes)
+    return f"{streams['open']} of {streams['most']} streams" + (f", refused: {told}" if told else "")
+
+
 def feed_word(feed: Mapping[str, Any]) -> str:
     """The state of a feed in a word, from its row: "failed"; "blocked", if it starts or runs and something
     keeps it from its work; otherwise its ``state``."""

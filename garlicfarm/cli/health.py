@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.admin.health import feed_problems, judge, level_word, since
+from garlicfarm.admin.health import feed_problems, judge, level_word, since, streams_text
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_access import ask
@@ -53,10 +53,19 @@ def health(options: Options, local: bool) -> Exit:
         troubles = "".join(
             f"; member {row['id']} does not keep up{since(row)}: {row['trouble']}" for row in stuck
         )
+        publishers = body.get("publishers") or ()
+        found["publishers"] = [
+            {key: row.get(key) for key in ("plugin", "streams", "refused", "targets")} for row in publishers
+        ]
+        streams = "".join(
+            f"; publisher {row['plugin']} of this node: {text}"
+            for row in publishers
+            if (text := streams_text(row))
+        )
         found["level"] = body.get("level")
         level = f"; {word}" if (word := level_word(body)) else ""
         head = f"farm {farm}: {verdict}, leader {leader or 'none'}, {spare_text(body)}"
-        text = f"{head}{_disk(hangs_s)}{farms}{troubles}{feeds}{level}"
+        text = f"{head}{_disk(hangs_s)}{farms}{troubles}{feeds}{streams}{level}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[verdict])
 
     async def of_node(client: AdminClient, _: str) -> Exit:

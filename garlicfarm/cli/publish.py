@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.admin.health import streams_text
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask, deadline
@@ -161,8 +162,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for one in found["publishers"]:
         since = "" if one["since_ms"] is None else f" since {date_text(one['since_ms'])}"
         until = "" if one["until_ms"] is None else f", until {date_text(one['until_ms'])}"
+        streams = f"; {text}" if (text := streams_text(one)) else ""
         problems = "".join(f"; {problem}" for problem in one["problems"])
         seen = f"; {one['seen']}" if one.get("seen") else ""
-        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{seen}{problems}"
+        rest = f"{since}{until}{seen}{streams}{problems}"
+        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{rest}"
     if not found["publishers"]:
         yield f"  {has_no_publisher(found['node'])}"

@@ -5,7 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from garlicfarm.admin.health import events, level_word, program_word, publishing, quorum_loss, since, utc
+from garlicfarm.admin.health import (
+    events,
+    level_word,
+    program_word,
+    publishing,
+    quorum_loss,
+    since,
+    streams_text,
+    utc,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -143,9 +152,11 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         since = f" since {utc(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {utc(one['until_ms'])}" if one["until_ms"] else ""
         seen = f"; {one['seen']}" if one.get("seen") else ""
+        streams = f"; {text}" if (text := streams_text(one)) else ""
         problems = "".join(f"; {problem}" for problem in one["problems"])
         lines.append(
-            f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{seen}{problems}"
+            f"node {body['node']}, publisher {one['plugin']}: "
+            f"{one['state']}{since}{until}{seen}{streams}{problems}"
         )
     if not found:
         lines.append(has_no_publisher(body["node"]))

@@ -79,7 +79,7 @@ YesNoOrAuto = Annotated[bool | Literal["auto"], _allowed("true, false or auto")]
 ClockSeconds = Annotated[float, _allowed("seconds, from 1 to 600", ge=1, le=600)]
 RetireSeconds = Annotated[float, _allowed("seconds, from 0.1 to 11.25", ge=0.1, le=11.25)]
 CheckUrl = Annotated[
-    str, _allowed('tcp://HOST:PORT or an http:// URL, or "" for none', validators.is_check_url)
+    str, _allowed('auto, tcp://HOST:PORT, an http:// URL, or "" for none', validators.is_check_url)
 ]
 Threshold = Annotated[int, _allowed("a whole number from 1 to 100", ge=1, le=100)]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
@@ -204,13 +204,14 @@ class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
     """One ``[[farm.publisher]]``. ``required``: while it cannot publish, this node cannot; auto: true, but
     false for an auxiliary one (`garlicfarm.publisher.Publisher`) beside one that is not.
     ``retire_timeout_s``: how long it may take to stop publishing; in a file, its default comes from the
-    preset. ``check``: the service behind it, tested every ``check_interval_s``; it counts as down after
-    ``check_threshold`` failures in a row. ``options``: all other keys, which are the plugin's."""
+    preset. ``check``: the service behind it, auto: the publisher's targets; each is tested every
+    ``check_interval_s``, and counts as down after ``check_threshold`` failures in a row. ``options``: all
+    other keys, which are the plugin's."""
 
     plugin: PluginName
     required: YesNoOrAuto = "auto"
     retire_timeout_s: RetireSeconds = 1.0
-    check: CheckUrl = ""
+    check: CheckUrl = "auto"
     check_interval_s: Seconds = 10.0
     check_threshold: Threshold = 3
     options: OtherKeys = {}

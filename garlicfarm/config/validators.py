@@ -57,7 +57,8 @@ def is_admin_url(text: str) -> bool:
 
 
 def is_check_url(text: str) -> bool:
-    """Whether it names something to connect to, ``tcp://HOST:PORT`` or an ``http://`` URL; "" is none."""
+    """Whether it names something to connect to, ``tcp://HOST:PORT`` or an ``http://`` URL; auto: what the
+    publisher names; "" is none."""
     try:
         url = urlsplit(text)
         named = bool(url.hostname) and (url.port or url.scheme == "http") and not url.username
@@ -65,7 +66,7 @@ def is_check_url(text: str) -> bool:
         return False
     if url.scheme == "tcp":
         return bool(named) and not (url.path or url.query or url.fragment)
-    return not text or (url.scheme == "http" and bool(named))
+    return text in ("", "auto") or (url.scheme == "http" and bool(named))
 
 
 def is_destination(text: str) -> bool:

@@ -109,19 +109,21 @@ outbound.length = {hops}
 
 class ClientTunnel(NamedTuple):
     """From ``port`` of loopback to a destination, by its b32 address. ``keys``: a file of the router's, of
-    the client's own destination. ``keep_alive_s``: how often it is pinged, 0: never."""
+    the client's own destination. ``keep_alive_s``: how often it is pinged, 0: never. ``to_port``: the I2CP
+    port that it asks for, 0: none."""
 
     destination: str
     port: int
     keys: str
     keep_alive_s: int = 0
+    to_port: int = 0
 
     def i2pd(self) -> str:
         """Its section in i2pd's ``tunnels.conf``."""
         keep_alive = f"keepaliveinterval = {self.keep_alive_s}\n" if self.keep_alive_s else ""
         return (
             f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
-            f"destination = {self.destination}\n{keep_alive}"
+            f"destination = {self.destination}\ndestinationport = {self.to_port}\n{keep_alive}"
         )
 
 

@@ -10,6 +10,8 @@ from garlicfarm.publishing.documents import U63, DestinationStatus
 
 MAX_PUBLISHED_BYTES = 4096
 """Of `Published.lease_set`, which goes into statuses. A Meta LeaseSet with 16 leaves has less than 1300."""
+MAX_CAUSES = 64
+"""Of `PublisherStatus.refused`, each a label of a metric."""
 
 
 class PublishOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,9 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     its destination. ``published_ms``: the date of the newest
     LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
     later. ``router_date``: the router's newest answer, where it tells the time and can still be reached; a
-    node whose clock differs does not offer itself. ``problems``: one sentence each, for operators."""
+    node whose clock differs does not offer itself. ``refused``: how many packets and streams were refused or
+    dropped since the publisher was made, by cause, a fixed phrase each. ``problems``: one sentence each, for
+    operators."""
 
     is_publishing: bool
     is_ready: bool = True
@@ -77,6 +81,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     published_ms: U63 | None = None
     leaf: DestinationStatus | None = None
     router_date: ClockReading | None = None
+    refused: Annotated[dict[str, U63], msgspec.Meta(max_length=MAX_CAUSES)] = {}
     problems: tuple[str, ...] = ()
 
 

@@ -41,6 +41,10 @@ class I2cpPublisher(Publisher):
         return self._publisher.destination
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        return self._publisher.targets
+
+    @property
     def key(self) -> KeyReport | None:
         return self._publisher.key
 

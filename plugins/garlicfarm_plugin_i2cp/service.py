@@ -40,11 +40,12 @@ from garlicfarm.publisher import (
     PublishOrder,
 )
 from garlicfarm.router import Bandwidth, DestinationStatus, StreamFigures, Tunnels
-from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_targets
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
+from garlicfarm_plugin_i2cp.service_options import ServiceOptions
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from garlicfarm_plugin_i2cp.streaming.limits import limits_for
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
@@ -67,24 +68,28 @@ class ServicePublisher(Publisher):
             router = parse_address(config.address, login)
         except ConfigError as error:
             problems += error.problems
-        with collect_problems(problems, "publisher i2cp"):
-            self._target = parse_target(config.target)
+        try:
+            options = ServiceOptions(config, base_dir)
+        except ConfigError as error:
+            problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
-            options = decode_session_configuration(self._configuration("active", _now_ms())).options
+            signed = decode_session_configuration(self._configuration("active", _now_ms())).options
         if problems:
             raise ConfigError(problems)
+        self._endpoints = options.endpoints
         self._tunnels = Tunnels(
-            in_=int(options.get("inbound.quantity", 0)), out=int(options.get("outbound.quantity", 0))
+            in_=int(signed.get("inbound.quantity", 0)), out=int(signed.get("outbound.quantity", 0))
         )
         self._server = StreamServer(
             self._keys.keys,
-            self._target,
+            options.targets,
+            ports=options.ports,
+            http=options.http,
             limits=msgspec.structs.replace(
                 limits_for(_max_open_files()), connections_per_minute=config.max_connections_per_minute
             ),
             random=random.SystemRandom(),
-            has_client_headers=config.client_headers,
             drain_s=config.drain_s,
         )
         self._keeper = ServiceKeeper(
@@ -101,6 +106,10 @@ class ServicePublisher(Publisher):
     @property
     def destination(self) -> bytes:
         return self._keys.keys.destination
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(endpoint.authority for endpoint in self._endpoints)
 
     @property
     def key(self) -> KeyReport | None:
@@ -123,7 +132,7 @@ class ServicePublisher(Publisher):
         """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
         on."""
         await self._keeper.standby()
-        await check_target(self._target)
+        await check_targets(self._endpoints)
 
     async def publish(self, order: PublishOrder) -> Published:
         """See `Publisher.publish`. "A router has taken it": it has read the LeaseSet, and has answered
@@ -153,7 +162,8 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
-            problems=tuple(filter(None, (keeper.problem, self._server.problem, *self._keys.problems))),
+            refused=dict(self._refused),
+            problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
         )
 
     def _leaf(self, now_s: float) -> DestinationStatus:
@@ -177,7 +187,7 @@ class ServicePublisher(Publisher):
                 round_trip_ms=None if round_trip_s is None else round(round_trip_s * 1000),
                 sent_packets=server.counts.sent,
                 resent_packets=server.counts.resent,
-                refused=server.refused.total() + keeper.dropped.total(),
+                refused=self._refused.total(),
             ),
         )
         if session is None:
@@ -194,6 +204,11 @@ class ServicePublisher(Publisher):
                 lease_ends=ends[-MAX_LEASES:],
             )
         return msgspec.structs.replace(leaf, uptime=round((now_s - session.began_s) * 1000))
+
+    @property
+    def _refused(self) -> Counter[str]:
+        """Packets and streams, by cause."""
+        return self._server.refused + self._keeper.dropped
 
     def restrict_clients(self, rules: ClientRules) -> bool:
         """See `Publisher.restrict_clients`. Streams of others are reset."""
@@ -213,7 +228,7 @@ class ServicePublisher(Publisher):
         logged: Counter[str] = Counter()
         while True:
             await trio.sleep(LOG_S)
-            counts = self._server.refused + self._keeper.dropped
+            counts = self._refused
             if new := counts - logged:
                 causes = ", ".join(f"{cause}: {count}" for cause, count in new.most_common())
                 log.info("packets-dropped", causes=causes)

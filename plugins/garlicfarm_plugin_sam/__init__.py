@@ -39,7 +39,7 @@ from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, collect_problems, setting
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
-from garlicfarm.service_keys import ServiceKeys, check_target, parse_target
+from garlicfarm.service_keys import ServiceKeys, check_targets, parse_target
 
 ANSWER_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S = 5.0
@@ -126,6 +126,10 @@ class SamPublisher(Publisher):
         return self._keys.keys.destination
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.config.target,)
+
+    @property
     def key(self) -> KeyReport | None:
         return self._keys.report
 
@@ -154,7 +158,7 @@ class SamPublisher(Publisher):
         self._keys.take_new()
         self._keys.check_expiry(_now_ms())
         await self._check_router()
-        await check_target(self._target)
+        await check_targets([self._target])
         await self._wait_reopenable()
         self._problem = ""
         self._is_router_gone = False

@@ -240,6 +240,24 @@ async def test_page_says_whether_other_members_reach_the_publishers_leaf(node: F
     assert "unmeasured" not in text
 
 
+async def test_page_has_the_streams_of_the_nodes_publisher_and_what_was_refused(
+    node: FakeNode, url: str
+) -> None:
+    streams = {"streams": {"open": 3, "most": 256}, "refused": {EVIL: 1200}}
+    rows = [{"plugin": "hooks", "state": "standby"}, {"plugin": "i2cp", "state": "publishing", **streams}]
+    whole = {**node.farm.status(), "publishers": rows}
+    node.farm.status = lambda: whole  # type: ignore[method-assign]
+    node.farm.ranking = lambda **_: {  # type: ignore[method-assign]
+        "since": 1,
+        "publisher": 1,
+        "members": [ranked_row(1, publisher=True)],
+    }
+    async with node.http(url, "rita") as client:
+        text = Texts((await client.get("/")).text).text
+    assert f"Publisher i2cp of this node, publishing: 3 of 256 streams, refused: {EVIL} 1,200." in text
+    assert "Publisher hooks" not in text
+
+
 async def test_members_have_the_days_that_their_offline_keys_last(node: FakeNode, url: str) -> None:
     now_ms = time.time_ns() // 1_000_000
     day_ms = 86_400_000

@@ -23,6 +23,13 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
+SERVING = {
+    "plugin": "i2cp",
+    "streams": {"open": 3, "most": 256},
+    "refused": {"too many streams": 7, "unsigned": 1200},
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
@@ -92,6 +99,12 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             "farm farm: degraded, leader 1, can lose 0 more"
             "; member 3 does not keep up since 14:02:04 UTC: it is stuck",
         ),
+        (
+            {"fault_tolerance": 1, "publishers": [SERVING, {"plugin": "hooks"}]},
+            0,
+            "farm farm: healthy, leader 1, can lose 1 more; publisher i2cp of this node: 3 of 256 streams, "
+            "refused: unsigned 1,200, too many streams 7",
+        ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
@@ -109,7 +122,13 @@ def test_health_as_json_names_its_schema(served: Served, cli: Cli) -> None:
         "key_problems": {},
         "feed_problems": {},
     }
-    whole |= {"problems": [], "troubles": {}, "troubles_since_ms": {}, "level": served.node.farm.level}
+    whole |= {
+        "problems": [],
+        "publishers": [],
+        "troubles": {},
+        "troubles_since_ms": {},
+        "level": served.node.farm.level,
+    }
     expected = {"farm": "farm", "health": "degraded", **whole}
     assert json.loads(cli("health", "--farm", "farm", "-o", "json", exits=6).out) == {
         "schema": "garlicfarm.health/1",

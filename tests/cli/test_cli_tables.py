@@ -261,6 +261,9 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
             ]
         )
     )
+    streams = {"streams": {"open": 3, "most": 256}, "refused": {}, "since_ms": None, "until_ms": None}
+    (line,) = publisher_lines(status(publishers=[sam | streams]))
+    assert line == "node 1, publisher sam: publishing; 3 of 256 streams"
     assert lines == [
         "node 1, publisher sam: publishing since 01:00:00 UTC, until 02:00:00; seen",
         "node 1, publisher hooks: not ready; exit 1: no\x1b[2J",

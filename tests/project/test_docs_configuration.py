@@ -92,6 +92,8 @@ def default(field: Any, section: str) -> str:
         return f"`election_timeout_max_s`; with the preset `i2p` `{least_s}`"
     if field.name == "secret_file":
         return "`secrets/NAME.secret` in `data_dir`"
+    if field.default_factory is not msgspec.NODEFAULT:
+        return toml(field.default_factory())
     return "required" if field.required else toml(field.default)
 
 

@@ -17,6 +17,7 @@ import trio.testing
 
 from garlicfarm import service_keys
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
@@ -205,6 +206,7 @@ async def test_figures_of_the_leaf_are_those_of_its_streams(make: Make, listenin
         clients = [sha256(peer.destination).digest() for peer in PEERS[:2]]
         assert [publisher.has_met(client) for client in clients] == [True, False]
         assert leaf.current_connections == 0
+        assert (await publisher.status()).refused == {"malformed payload": 1}
         assert leaf.streams == StreamFigures(sent_packets=1, resent_packets=0, refused=1)
         leaf = await leaf_where(publisher, lambda leaf: leaf.current_bandwidth.out)  # that second is over
         assert leaf.current_bandwidth is not None
@@ -348,6 +350,26 @@ async def test_client_opens_no_more_streams_in_a_minute_than_it_may(make: Make, 
         assert leaf.streams == StreamFigures(sent_packets=2, resent_packets=0, refused=1)
 
 
+async def test_service_of_several_targets_listens_if_one_of_them_does(
+    make: Make, target: str, nowhere: str, tmp_path: Path
+) -> None:
+    write_private_file(tmp_path / "irc.password", b"secret\n")
+    publisher = make(
+        target="",
+        targets=[nowhere, nowhere],
+        ports={"6667": [target]},
+        balance="order",
+        client_addresses=True,
+        webirc_password_file="irc.password",
+    )
+    assert publisher.targets == (nowhere, nowhere, target)
+    async with publisher:
+        await publisher.standby()
+    async with make(target="", targets=[nowhere, nowhere]) as publisher:
+        with pytest.raises(PublisherError, match=rf"nothing listens at the target {nowhere} or {nowhere}:"):
+            await publisher.standby()
+
+
 @pytest.mark.slow
 async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: Listening) -> None:
     """Of 256 that the process may open, 64 are for streams, and 16 for those of one peer."""
@@ -395,13 +417,35 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
         ({"max_connections_per_minute": -1}, "max_connections_per_minute"),
+        ({"mode": "meta"}, "only for mode service: keys, target"),
+        ({"mode": "meta", "target": "", "keys": "", "max_posts": 1}, "only for mode service: max_posts"),
+        ({"targets": ["127.0.0.1:1"]}, "name the target in targets, too, and leave out target"),
+        ({"target": "", "targets": ["127.0.0.1:1", "nowhere"]}, "publisher i2cp: "),
+        ({"target": "", "targets": ["127.0.0.1:1"] * 17}, "targets"),
+        ({"balance": "random"}, "balance"),
+        ({"ports": {"0": ["127.0.0.1:1"]}}, "ports"),
+        ({"ports": {"80": []}}, "ports"),
+        ({"ports": {"70000": ["127.0.0.1:1"]}}, "ports.70000: an I2CP port is at most 65535"),
+        ({"ports": {"80": ["127.0.0.1"]}}, "ports.80: "),
         (
-            {"mode": "meta"},
-            "target, keys, leases, encryption, client_headers, drain_s and max_connections_per_minute",
+            {"ports": {"80": ["192.0.2.1:80"]}, "client_addresses": True},
+            r"target 192\.0\.2\.1:80 must be at 127\.0\.0\.1, since client_addresses are there",
+        ),
+        ({"host_override": "a b"}, "host_override must be a host"),
+        ({"max_posts": -1}, "max_posts"),
+        ({"post_ban_s": 0}, "post_ban_s"),
+        ({"webirc_password_file": "nowhere.password"}, "nowhere.password"),
+        ({"webirc_password_file": "empty.password"}, "expected a word of 1 to 256 characters"),
+        (
+            {"webirc_password_file": "empty.password", "client_headers": True},
+            "webirc_password_file is for IRC, and other keys here are for HTTP",
         ),
     ],
 )
-async def test_wrong_table_is_one_clear_problem(make: Make, table: Mapping[str, Any], problem: str) -> None:
+async def test_wrong_table_is_one_clear_problem(
+    make: Make, table: Mapping[str, Any], problem: str, tmp_path: Path
+) -> None:
+    write_private_file(tmp_path / "empty.password", b"\n")
     with pytest.raises(ConfigError, match=problem) as caught:
         make(**table)
     assert len(caught.value.problems) == 1

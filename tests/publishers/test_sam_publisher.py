@@ -122,6 +122,7 @@ async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_t
     keys = read_keys(tmp_path / "service.key", allow_expired=True)
     async with publishing(make(hops=1, quantity=2)) as publisher:
         assert publisher.destination == keys.destination
+        assert publisher.targets == (target,)
         (session,) = (name for name, key in router.sessions.items() if key == keys.sam_private_key())
         assert router.forwards == {session: target.partition(":")[2]}
         created, client = router.told("SESSION CREATE")

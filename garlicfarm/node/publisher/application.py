@@ -172,7 +172,15 @@ class PublisherApplication(Application, LeaseUser):
         clients = self.fold.clients.lasting(time.time_ns() // 1_000_000)
         metrics.set_clients("banned", len(clients.banned))
         metrics.set_clients("allowed", len(clients.allowed))
-        metrics.farm_problems.set(len(self._problems(self._describe())))
+        publishers = self._describe()
+        for number, row in enumerate(publishers):
+            name = f"{number}-{row['plugin']}"
+            if row["streams"] is not None:
+                metrics.set_streams(name, row["streams"]["open"], row["streams"]["most"])
+            metrics.count_publisher_refused(name, row["refused"])
+            for target, is_up in row["targets"].items():
+                metrics.set_target_up(name, target, is_up)
+        metrics.farm_problems.set(len(self._problems(publishers)))
 
     def _describe(self) -> list[dict[str, Any]]:
         return [] if self._part is None else self._part.describe()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import trio
@@ -78,8 +78,33 @@ class BackendCheck:
         return f"HTTP status {status}" if status >= 500 else ""
 
 
-def make_check(section: PublisherSection) -> BackendCheck | None:
-    """The check of ``[[farm.publisher]]``, None without one. Raises `ConfigError`."""
-    if not section.check:
-        return None
-    return BackendCheck(section.check, section.check_interval_s, section.check_threshold)
+class BackendChecks:
+    """The tests of a publisher's services, by URL: those at ``targets`` (HOST:PORT), or that which the table
+    names. The constructor raises `ConfigError`, as `BackendCheck`."""
+
+    def __init__(self, section: PublisherSection, targets: Sequence[str]) -> None:
+        named = [section.check] if section.check else []
+        urls = [f"tcp://{target}" for target in targets] if section.check == "auto" else named
+        interval_s, threshold = section.check_interval_s, section.check_threshold
+        self._checks = {url: BackendCheck(url, interval_s, threshold) for url in urls}
+
+    @property
+    def is_up(self) -> bool:
+        """Whether one of the services is up; True where nothing is tested."""
+        return not self._checks or any(check.is_up for check in self._checks.values())
+
+    @property
+    def up(self) -> dict[str, bool]:
+        """Whether the service at each URL is up."""
+        return {url: check.is_up for url, check in self._checks.items()}
+
+    @property
+    def problem(self) -> str | None:
+        """Which services did not answer last, None if all did."""
+        return "; ".join(check.problem for check in self._checks.values() if check.problem) or None
+
+    async def run(self, on_tested: Callable[[], None]) -> None:
+        """Test until cancelled; call ``on_tested`` after each test."""
+        async with trio.open_nursery() as nursery:
+            for check in self._checks.values():
+                nursery.start_soon(check.run, on_tested)

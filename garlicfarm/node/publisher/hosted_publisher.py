@@ -15,7 +15,7 @@ import trio
 from garlicfarm.config import PublisherSection
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.node.publisher import clocks
-from garlicfarm.node.publisher.backend_check import make_check
+from garlicfarm.node.publisher.backend_check import BackendChecks
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import ClientRules, Publisher, PublishOrder
 from garlicfarm.publishing.member_core import MemberCore
@@ -57,7 +57,7 @@ class HostedPublisher:
         self.own = own
         self.restricts_clients = False
         self._plugin = plugin
-        self._check = make_check(section)
+        self._checks = BackendChecks(section, plugin.targets)
         self._core = core
         self._sign = sign
         self._on_stepped = on_stepped
@@ -66,6 +66,11 @@ class HostedPublisher:
         self._pausing = trio.CancelScope()  # between two questions for the plugin's status
         self._number = 0  # of the call that is carried out
         self._ordered = trio.Event()
+
+    @property
+    def targets_up(self) -> dict[str, bool]:
+        """Whether each service behind it that is tested is up, by URL."""
+        return self._checks.up
 
     def obey(self) -> None:
         """Stop what the core no longer wants, and have what it wants now begun."""
@@ -95,8 +100,7 @@ class HostedPublisher:
     async def run(self) -> NoReturn:
         """Run the plugin until cancelled; then have it stop."""
         async with trio.open_nursery() as nursery:
-            if self._check is not None:
-                nursery.start_soon(self._check.run, self._on_tested)
+            nursery.start_soon(self._checks.run, self._on_tested)
             while True:
                 call = await self._next_call()
                 try:
@@ -179,8 +183,8 @@ class HostedPublisher:
             await trio.sleep_until(asked_at + MIN_WATCH_S)
 
     def _on_tested(self) -> None:
-        assert self._check is not None
-        self._core.on_check(self.own, clocks.now(), is_up=self._check.is_up, problem=self._check.problem)
+        checks = self._checks
+        self._core.on_check(self.own, clocks.now(), is_up=checks.is_up, problem=checks.problem)
         self._on_stepped()
 
     def _on_defect(self, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
 from garlicfarm.publishing.clients import NOBODY
+from garlicfarm.publishing.documents import DestinationStatus
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.member_core import MemberCore, MemberSetup
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
@@ -224,6 +225,9 @@ class MemberTask:
                     *self._withdrawal_problem(publisher),
                     *self._clients_problem(hosted),
                 ],
+                "streams": _streams(publisher.status.leaf),
+                "refused": publisher.status.refused,
+                "targets": hosted.targets_up,
                 "seen": self._look_ups.seen(publisher),
             }
             for hosted in self._publishers
@@ -251,6 +255,14 @@ class MemberTask:
             return []
         left_s = math.ceil(core.offer.left_ms(clocks.now().boot_ms, core.pause_ms) / 1000)
         return [f"it could not publish recently, so this node offers itself again in {left_s} s"]
+
+
+def _streams(leaf: DestinationStatus | None) -> dict[str, int | None] | None:
+    """Of a leaf whose publisher has streams of its own."""
+    if leaf is None or leaf.streams is None:
+        return None
+    figures: dict[str, int | None] = msgspec.structs.asdict(leaf.streams)
+    return {"open": leaf.current_connections, "most": leaf.configured_connections, **figures}
 
 
 def _report(master: WatchedKeys | None) -> KeyReport | None:

@@ -11,7 +11,7 @@ from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.errors import ConfigError, PluginError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.i2p.encoding import b32_address
-from garlicfarm.node.publisher.backend_check import make_check
+from garlicfarm.node.publisher.backend_check import BackendChecks
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
 
@@ -54,8 +54,9 @@ def make_publishers(
             directory=publisher_directory(data_dir, section.name) / f"{number}-{table.plugin}",
             master=None if keys is None else _MasterSession(keys),
         )
-        make_check(table)
-        made.append(make_publisher(table.plugin, table.options, base_dir, site))
+        plugin = make_publisher(table.plugin, table.options, base_dir, site)
+        BackendChecks(table, plugin.targets)
+        made.append(plugin)
     destinations = [plugin.destination for plugin in made if plugin.destination is not None]
     if len({*destinations}) < len(destinations):
         raise ConfigError([f"farm {section.name}: two publishers publish the same destination"])

@@ -24,6 +24,10 @@ A stream does not move to the destination's next server: its client sends the re
 So those that are open at a hand-over are reset, at once or after a while, and the client can open others.
 Streams that begin later, of clients that do not know yet, are served to their end.
 
+The requests of HTTP clients may be filtered on their way (`HttpInlet`). A client whose first request is
+refused costs no connection. The answer to a later one that is refused comes behind what the service has
+answered before, so the service gets an EOF and ends first.
+
 There are as many connections as streams that are served. One that still takes the last bytes of a stream that
 has ended goes on beside them; where they are more than a quarter of that, the one that has taken longest is
 closed. Memory for each stream is bounded: the core's two buffers, and one chunk for each direction. A slow
@@ -39,14 +43,16 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import NoReturn, Protocol
 
 import trio
 
-from garlicfarm.errors import cause_of
-from garlicfarm.transport import Endpoint
-from garlicfarm_plugin_i2cp.streaming.client_headers import ClientHeaders
+from garlicfarm.errors import PublisherError
+from garlicfarm_plugin_i2cp.streaming.http_inlet import HttpInlet
+from garlicfarm_plugin_i2cp.streaming.http_requests import HttpRules, RequestRefused
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
@@ -60,8 +66,8 @@ from garlicfarm_plugin_i2cp.streaming.stream import (
     Writable,
 )
 from garlicfarm_plugin_i2cp.streaming.streams import Streams
+from garlicfarm_plugin_i2cp.streaming.targets import Targets
 
-CONNECT_TIMEOUT_S = 10.0
 STALL_TIMEOUT_S = 600.0
 """As long as a service may read nothing of what a client sends."""
 DROP_TIMEOUT_S = 30.0
@@ -82,6 +88,11 @@ class _Connection:
         self.scope = trio.CancelScope()
         self.is_dropping = False
         """The service reads no more."""
+        self.inlet: HttpInlet | None = None
+        self.target = ""
+        """Where the service listens: HOST:PORT."""
+        self.refusal = b""
+        """What the client is answered at last, in place of the service."""
         self.is_serving = True
         """Its task runs."""
 
@@ -103,9 +114,10 @@ class StreamServer:
     """See the module.
 
     :param keys: of the destination whose streams these are; they sign
-    :param target: where the service listens
+    :param targets: where the service listens; None: streams to other ports than ``ports`` are reset
+    :param ports: where the services at single I2CP ports listen
+    :param http: what becomes of HTTP requests to ``targets``; None: all bytes pass unchanged
     :param random: for the streams' ids
-    :param has_client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
     :param drain_s: how long the streams that are open at a hand-over may finish; then they are reset
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
     """
@@ -113,16 +125,18 @@ class StreamServer:
     def __init__(
         self,
         keys: Keys,
-        target: Endpoint,
+        targets: Targets | None,
         *,
+        ports: Mapping[int, Targets] | None = None,
+        http: HttpRules | None = None,
         limits: Limits = DEFAULT_LIMITS,
         random: random.Random,
-        has_client_headers: bool = False,
         drain_s: float = 0.0,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._target = target
-        self._has_client_headers = has_client_headers
+        self._targets = targets
+        self._ports = dict(ports or {})
+        self._http = http
         self._drain_s = drain_s
         self._drained_s = math.inf
         self._draining: list[Stream] = []
@@ -171,10 +185,17 @@ class StreamServer:
     @property
     def problem(self) -> str:
         """What is wrong with the service, in one sentence; "": the last stream was joined to it."""
-        if not self._problem:
-            return ""
         count = f"streams reset for its faults so far: {self._failures}"
-        return f"the service at {self._target.authority} {self._problem}; {count}"
+        return self._problem and f"{self._problem}; {count}"
+
+    @property
+    def problems(self) -> list[str]:
+        """`problem`, and which of the service's addresses are left out."""
+        return [*filter(None, [self.problem]), *(each for one in self._all_targets for each in one.problems)]
+
+    @property
+    def _all_targets(self) -> list[Targets]:
+        return [*filter(None, [self._targets]), *self._ports.values()]
 
     def has_met(self, client: bytes) -> bool:
         """See `Streams.has_met`."""
@@ -226,6 +247,8 @@ class StreamServer:
         """Serve until cancelled; then all streams are reset, and ``outbox`` gets the packets that say so."""
         self._outbox = outbox
         async with trio.open_nursery() as self._nursery:
+            for targets in self._all_targets:
+                self._nursery.start_soon(targets.run)
             try:
                 while True:
                     with trio.CancelScope() as self._pause:
@@ -306,21 +329,24 @@ class StreamServer:
         self._failures += 1
         connection.scope.cancel()
 
+    def _refuse(self, connection: _Connection, refused: RequestRefused) -> None:
+        """End both directions, or have the client answered at last: it is at fault."""
+        self.refused[refused.cause] += 1
+        if refused.status is None:
+            connection.scope.cancel()
+        else:
+            connection.refusal = refused.answer
+
     async def _serve(self, connection: _Connection) -> None:
         """The task of one stream."""
         is_whole = False
         try:
             with connection.scope:
-                service = await self._connect(connection)
-                try:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._carry_in, connection, service)
-                        nursery.start_soon(self._carry_out, connection, service)
-                    is_whole = not connection.scope.cancel_called
-                finally:
-                    if not is_whole:
-                        service.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                    await trio.aclose_forcefully(service)
+                targets = self._ports.get(connection.stream.local_port, self._targets)
+                if self._http is not None and targets is self._targets:
+                    read = partial(self._read, connection)
+                    connection.inlet = HttpInlet(read, self._http, connection.stream.peer)
+                is_whole = await self._serve_whole(connection, targets)
         finally:
             connection.is_serving = False
             if not is_whole:
@@ -329,43 +355,76 @@ class StreamServer:
             if connection.stream.ended is not None:
                 self._forget(connection)
 
-    async def _connect(self, connection: _Connection) -> trio.SocketStream:
-        """The connection to the service; cancelled if there is none."""
+    async def _serve_whole(self, connection: _Connection, targets: Targets | None) -> bool:
+        """Whether both directions have ended in order."""
+        first = b""
+        if connection.inlet is not None:
+            try:
+                first = await connection.inlet.read()
+            except RequestRefused as refused:
+                self._refuse(connection, refused)
+            if not first:
+                await self._end_out(connection)
+                await self._drop(connection)
+                return not connection.scope.cancel_called
+        service = await self._connect(connection, targets)
+        is_whole = False
         try:
-            with trio.fail_after(CONNECT_TIMEOUT_S):
-                service = await trio.open_tcp_stream(self._target.host, self._target.port)
-        except trio.TooSlowError:
-            self._fail(connection, f"cannot be reached: no answer within {CONNECT_TIMEOUT_S:.0f} s")
-        except OSError as error:
-            self._fail(connection, f"cannot be reached: {cause_of(error)}")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._carry_in, connection, service, first)
+                nursery.start_soon(self._carry_out, connection, service)
+            is_whole = not connection.scope.cancel_called
+        finally:
+            if not is_whole:
+                service.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            await trio.aclose_forcefully(service)
+        return is_whole
+
+    async def _connect(self, connection: _Connection, targets: Targets | None) -> trio.SocketStream:
+        """The connection to the service; cancelled if there is none."""
+        if targets is None:
+            self.refused["no service at that port"] += 1
+            connection.scope.cancel()
         else:
-            self._problem = ""
-            return service
+            try:
+                service, connection.target = await targets.connect(connection.stream.peer)
+            except PublisherError as error:
+                self._fail(connection, str(error))
+            else:
+                self._problem = ""
+                return service
         await trio.sleep_forever()
         raise AssertionError("cancelled")
 
-    async def _carry_in(self, connection: _Connection, service: trio.SocketStream) -> None:
-        """From the client to the service."""
-        headers = ClientHeaders(connection.stream.peer) if self._has_client_headers else None
+    async def _carry_in(self, connection: _Connection, service: trio.SocketStream, data: bytes) -> None:
+        """From the client to the service; ``data``: what has been read already."""
+        read = partial(self._read, connection) if connection.inlet is None else connection.inlet.read
         try:
-            while data := await self._read(connection):
-                if headers is not None:
-                    data = headers.rewrite(data)
+            while data := data or await read():
                 with trio.fail_after(STALL_TIMEOUT_S):
                     await service.send_all(data)
+                data = b""
             await service.send_eof()
-        except ValueError:
-            self.refused["not an HTTP request"] += 1
-            connection.scope.cancel()
+        except RequestRefused as refused:
+            self._refuse(connection, refused)
+            with suppress(trio.BrokenResourceError):
+                await service.send_eof()
+            await self._drop(connection)
         except trio.TooSlowError:
-            self._fail(connection, f"has read nothing for {STALL_TIMEOUT_S:.0f} s")
+            self._fail(
+                connection, f"the service at {connection.target} has read nothing for {STALL_TIMEOUT_S:.0f} s"
+            )
         except trio.BrokenResourceError:
             connection.is_dropping = True
-            with trio.move_on_after(DROP_TIMEOUT_S):
-                while await self._read(connection):
-                    pass
-                return
-            connection.scope.cancel()
+            await self._drop(connection)
+
+    async def _drop(self, connection: _Connection) -> None:
+        """Drop what still comes from the client; end both directions if that lasts."""
+        with trio.move_on_after(DROP_TIMEOUT_S):
+            while await self._read(connection):
+                pass
+            return
+        connection.scope.cancel()
 
     async def _read(self, connection: _Connection) -> bytes:
         """What has come from the client; b"" at its EOF."""
@@ -383,12 +442,21 @@ class StreamServer:
             while data := bytes(await service.receive_some(CHUNK_BYTES)):
                 has_answered = True
                 await self._write(connection, data)
+                if connection.inlet is not None:
+                    connection.inlet.on_answer(data)
+            is_reset = connection.is_dropping and not has_answered
         except trio.BrokenResourceError:
-            self._fail(connection, "has reset a connection")
+            is_reset = True
+        if is_reset:
+            self._fail(connection, f"the service at {connection.target} has reset a connection")
             return
-        if connection.is_dropping and not has_answered:
-            self._fail(connection, "has reset a connection")
-            return
+        if connection.inlet is not None:
+            connection.inlet.on_answer(b"")
+        await self._end_out(connection)
+
+    async def _end_out(self, connection: _Connection) -> None:
+        """The client gets nothing more, but for its refusal."""
+        await self._write(connection, connection.refusal)
         connection.stream.close()
         self._wake()
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from garlicfarm.config import PublisherSection
 from garlicfarm.config.validators import is_check_url
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.node.publisher.backend_check import BackendCheck
+from garlicfarm.node.publisher.backend_check import BackendCheck, BackendChecks
+from tests.running import background
 
 INTERVAL_S = 60.0
 """As deadline of a test on real sockets: never reached."""
@@ -229,3 +233,47 @@ async def test_url_of_a_host_that_cannot_be_is_down(url: str) -> None:
 def test_url_that_is_malformed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"check: .* is not a URL"):
         BackendCheck("http://h/\x7f", INTERVAL_S, 1)
+
+
+def checks(targets: Sequence[str] = (), **table: Any) -> BackendChecks:
+    return BackendChecks(PublisherSection(plugin="fake", check_interval_s=INTERVAL_S, **table), targets)
+
+
+async def run_checks(found: BackendChecks, times: int) -> None:
+    """Return when it was tested so often."""
+    is_tested = trio.Event()
+    counted = itertools.count(1)
+
+    def on_tested() -> None:
+        if next(counted) == times:
+            is_tested.set()
+
+    async with background(partial(found.run, on_tested)):
+        await is_tested.wait()
+
+
+def test_without_a_check_the_targets_of_the_publisher_are_tested() -> None:
+    targets = ("127.0.0.1:1", "[::1]:2")
+    assert checks(targets).up == {"tcp://127.0.0.1:1": True, "tcp://[::1]:2": True}
+    assert checks(targets, check="http://h/").up == {"http://h/": True}
+    none = checks(targets, check="")
+    assert (none.up, none.is_up, none.problem) == ({}, True, None)
+
+
+async def test_service_is_up_while_one_of_its_targets_is() -> None:
+    down, other = (f"127.0.0.1:{port}" for port in free_ports(2))
+    async with server(accept) as port:
+        found = checks((down, f"127.0.0.1:{port}"), check_threshold=1)
+        await run_checks(found, 2)
+    assert found.up == {f"tcp://{down}": False, f"tcp://127.0.0.1:{port}": True}
+    problem = f"the service at tcp://{down} does not answer: Connection refused"
+    assert (found.is_up, found.problem) == (True, problem)
+    found = checks((down, other), check_threshold=1)
+    await run_checks(found, 2)
+    second = problem.replace(down, other)
+    assert (found.is_up, found.problem) == (False, f"{problem}; {second}")
+
+
+@pytest.mark.parametrize(("check", "is_accepted"), [("", True), ("auto", True), ("off", False)])
+def test_check_may_be_auto_or_none(check: str, is_accepted: bool) -> None:
+    assert is_check_url(check) is is_accepted

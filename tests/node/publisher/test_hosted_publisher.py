@@ -310,6 +310,10 @@ async def test_what_a_check_finds_is_told(monkeypatch: pytest.MonkeyPatch, autoj
         check.is_up, check.problem = False, "it is down"
 
     monkeypatch.setattr(BackendCheck, "test", fail)
-    async with running(Plugin(), section={"check": "tcp://127.0.0.1:1"}) as host:
+
+    class OfService(Plugin):
+        targets = ("127.0.0.1:1",)
+
+    async with running(OfService()) as host:
         await trio.sleep(1)
         assert (host.core.is_up, host.core.problems()) == (False, ["it is down"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import trio
 import trio.testing
 
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_i2cp.streaming.http_requests import HttpRules
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CHOKE_MS,
@@ -28,6 +30,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
+from garlicfarm_plugin_i2cp.streaming.targets import Targets
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.running import background
 
@@ -45,6 +48,8 @@ class Client:
         self._network = network
         self._keys = keys
         self.id = id_
+        self.port = 0
+        """That it asks for."""
         self._to = 0
         self._next = 1
         self._acknowledged = -1
@@ -109,7 +114,7 @@ class Client:
 
     def _send(self, packet: Packet) -> None:
         sign = self._keys.sign if packet.flags & (SYNCHRONIZE | CLOSE | RESET) else None
-        self._network.to_server(encode_payload(encode_packet(packet, sign), 0, 0))
+        self._network.to_server(encode_payload(encode_packet(packet, sign), 0, self.port))
 
 
 class Network:
@@ -168,23 +173,29 @@ class Network:
                 self.server.on_room()
 
 
+def targets(*ports: int, **options: Any) -> Targets:
+    """Those at ports of loopback."""
+    return Targets([Endpoint("tcp", "127.0.0.1", port) for port in ports], **options)
+
+
 @asynccontextmanager
 async def stream_network(
-    port: int,
-    *,
+    *to: int,
+    ports: Mapping[int, int] | None = None,
+    http: HttpRules | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    client_headers: bool = False,
     drain_s: float = 0.0,
     room: int = ROOM,
 ) -> AsyncIterator[Network]:
-    """A server that runs, for a service at a port of loopback."""
+    """A server that runs, for a service at these ports of loopback, and those at I2CP's ``ports``."""
     network = Network(room)
     network.server = StreamServer(
         SERVICE,
-        Endpoint("tcp", "127.0.0.1", port),
+        targets(*to) if to else None,
+        ports={port: targets(at) for port, at in (ports or {}).items()},
+        http=http,
         limits=limits,
         random=random.Random(7),
-        has_client_headers=client_headers,
         drain_s=drain_s,
         now_ms=lambda: NOW_MS,
     )

@@ -201,7 +201,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeService]:
     """The connections that there are to be, in turn."""
     services: list[FakeService] = []
 
-    async def connect(host: str, port: int) -> FakeService:
+    async def connect(host: str, port: int, *, local_address: str | None) -> FakeService:
         return services.pop(0)
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
@@ -337,7 +337,7 @@ async def test_problem_is_over_when_the_service_is_back() -> None:
 
 
 async def test_service_that_does_not_take_the_connection_costs_a_reset_in_time(autojump_clock, monkeypatch):
-    async def never(host: str, port: int) -> trio.SocketStream:
+    async def never(host: str, port: int, *, local_address: str | None) -> trio.SocketStream:
         await trio.sleep_forever()
         raise AssertionError
 
@@ -506,41 +506,3 @@ async def test_payloads_without_a_running_server_are_dropped() -> None:
     network.deliver()
     assert network.server.open_streams == 0
     assert not network.server.refused
-
-
-async def test_request_gets_the_headers_of_its_client() -> None:
-    async with service(echo, client_headers=True) as network:
-        client = network.open(b"GET / HTTP/1.1\r\nX-I2P-Des")
-        await client.send(b"tHash: forged\r\n\r\nbody")
-        await client.until(lambda: client.received.endswith(b"\r\n\r\nbody"))
-        assert b"forged" not in client.received
-        assert b"\r\nX-I2P-DestB32: " in client.received
-
-
-async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
-    async with service(trio.SocketStream.aclose, client_headers=True) as network:
-        client = network.open()
-        await client.until(lambda: client.is_closed)
-        for _ in range(100):
-            client.send_next(b"x" * 1000)
-        client.close()
-        await settled(network)
-        assert network.server.refused["not an HTTP request"] == 1
-        assert network.server.buffered == 0
-
-
-async def test_stream_that_is_refused_after_the_service_has_closed_is_reset() -> None:
-    async with service(trio.SocketStream.aclose, client_headers=True) as network:
-        client = network.open()
-        await client.until(lambda: client.is_closed)
-        client.send_next(b"SSH-2.0\r\n\r\n")
-        await client.until(lambda: client.is_reset)
-        await settled(network)
-
-
-async def test_stream_that_is_not_http_is_reset_where_headers_are_asked_for() -> None:
-    async with service(echo, client_headers=True) as network:
-        client = network.open(b"SSH-2.0\r\n\r\n")
-        await client.until(lambda: client.is_reset)
-        assert network.server.refused["not an HTTP request"] == 1
-        assert network.server.problem == ""
