@@ -40,11 +40,19 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
-    return (await measure_own(sam, hash_, hops)).status
+    status, _ = await _measure(sam, hash_, hops, tells_client=False)
+    return status
 
 
 async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
     """`measure` a destination, and say which one has asked."""
+    status, client = await _measure(sam, hash_, hops, tells_client=True)
+    return OwnLookUp(client=client, status=status)
+
+
+async def _measure(
+    sam: Endpoint, hash_: bytes, hops: int, *, tells_client: bool
+) -> tuple[RemoteStatus, bytes]:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
     options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
     ready = trio.Event()
@@ -52,7 +60,7 @@ async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
         async with SamSession(sam, None, options) as session, trio.open_nursery() as nursery:
             nursery.start_soon(_tell_ready, session, ready)
             fetched_ms, test = await _test(session, address, ready)
-            client = sha256(await session.destination()).digest()
+            client = sha256(await session.destination()).digest() if tells_client else b""
             nursery.cancel_scope.cancel()
     except (UnreachableError, RemoteProtocolError) as error:
         raise RouterError(str(error)) from error
@@ -61,8 +69,7 @@ async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
         if isinstance(cause, UnreachableError | RemoteProtocolError):
             raise RouterError(str(cause)) from cause
         raise
-    status = RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test)
-    return OwnLookUp(client=client, status=status)
+    return RemoteStatus(hash=encode(hash_), fetch_time_ms=fetched_ms, connect_test=test), client
 
 
 async def _test(session: SamSession, address: str, ready: trio.Event) -> tuple[int | None, ConnectTest]:
