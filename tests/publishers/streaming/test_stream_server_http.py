@@ -214,7 +214,7 @@ async def test_only_streams_to_the_targets_are_http_and_other_ports_have_their_o
         async with stream_network(ports={6667: ports[1]}) as network:
             client = network.open(GET)
             await client.until(lambda: client.is_reset)
-            assert network.server.refused == {"no service at that port": 1}
+            assert network.server.refused["no service at that port"] == 1
         nursery.cancel_scope.cancel()
     assert [b"X-I2P-DestB32" in got for got in web.got] == [True, True]
     assert raw.got == [GET]
