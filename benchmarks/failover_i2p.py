@@ -549,13 +549,15 @@ def _cells(seconds: Sequence[float], watch_s: float) -> list[str]:
 
 
 def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) -> list[Case]:
-    """All of them but those that need a farm and have none, or links of its own and it is inside I2P."""
+    """All of them but those that need a farm and have none, or links of its own and it is inside I2P, or
+    nodes that test each other's services, as only those with `i2cp` do here."""
     every = [Case(way, fault, length) for length in hops for fault in faults for way in ways]
     return [
         case
         for case in every
         if (case.way != "naive" or case.fault == "router")
         and not (case.is_inside and case.fault == "farm-link")
+        and (case.way.startswith("i2cp") or not FAULTS[case.fault].senses)
     ]
 
 

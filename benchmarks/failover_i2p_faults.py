@@ -246,7 +246,7 @@ async def hold_streams(sam: str, host: str) -> None:
     opened: list[None] = []
     many = trio.CapacityLimiter(32)
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
-        options = tunnel_options(0, 1)
+        options = tunnel_options(0, 1) | {"i2cp.leaseSetEncType": "4"}
         made = [SamSession(sam_endpoint(sam), None, options) for _ in range(HOLDERS)]
         sessions = [await stack.enter_async_context(session) for session in made]
         ready: list[SamSession] = []

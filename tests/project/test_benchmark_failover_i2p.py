@@ -119,6 +119,10 @@ def test_cases_are_those_that_the_way_has() -> None:
     }
 
 
+def test_faults_that_others_find_need_nodes_that_test() -> None:
+    assert cases_of(["naive", "sam", "i2cp"], ["i2p-link"], [0]) == [Case("i2cp", "i2p-link", 0)]
+
+
 def test_move_takes_the_client_that_knew_the_service_elsewhere() -> None:
     case = Case("i2cp", "move", 0)
     stays = f"{case}: the client that knew the service stayed where it was"
