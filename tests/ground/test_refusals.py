@@ -17,9 +17,13 @@ OTHER_MEANINGS = {
     ("admin/problems.py", "not-leader"),  # a problem's type
     ("admin/problems.py", "disk-hangs"),
     ("admin/problems.py", "entry-refused"),
+    ("admin/health.py", "refused"),  # what a publisher refused
+    ("cli/health.py", "refused"),
     ("cli/log_batch.py", "refused"),  # what became of a line
     ("node/replica.py", "disk-hangs"),  # an event of the log
     ("node/incoming_requests.py", "refused"),  # a label of a metric
+    ("node/publisher/application.py", "refused"),  # what a publisher refused
+    ("node/publisher/member_task.py", "refused"),
     ("publishing/member_core.py", "refused"),  # an event of a state machine
     ("publishing/publisher_core.py", "refused"),
     ("publishing/status_turns.py", "refused"),

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"keys": "missing"}, "missing cannot be read: No such file"),
     "no key": (
         {"keys": "garbage"},
-        "garbage does not hold the private key of an Ed25519 destination: not a destination",
+        "garbage does not hold the private key of a destination that can be served: not a destination",
     ),
     "readable by others": ({"keys": "open"}, "chmod 600"),
     "cut": ({"keys": "cut"}, "cut is not a complete bundle of `garlicfarm keys offline`; copy it again"),
