@@ -60,7 +60,10 @@ async def _measure(
         async with SamSession(sam, None, options) as session, trio.open_nursery() as nursery:
             nursery.start_soon(_tell_ready, session, ready)
             fetched_ms, test = await _test(session, address, ready)
-            client = sha256(await session.destination()).digest() if tells_client else b""
+            client = b""
+            if tells_client:
+                await ready.wait()
+                client = sha256(await session.destination()).digest()
             nursery.cancel_scope.cancel()
     except (UnreachableError, RemoteProtocolError) as error:
         raise RouterError(str(error)) from error

@@ -8,10 +8,11 @@ from hashlib import sha256
 
 import pytest
 import trio
+import trio.testing
 
 from garlicfarm.errors import ConfigError, NotSupported, RouterError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.router import ConnectTest, RemoteStatus, Router
+from garlicfarm.router import ConnectTest, OwnLookUp, RemoteStatus, Router
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_i2pcontrol import measurement
 from tests.publishers.sam_router import SamRouter
@@ -85,6 +86,27 @@ async def test_own_look_up_says_which_destination_has_asked(sam: SamRouter, make
     assert found.client == sha256(own).digest()
     assert found.status.hash == encode(HASH)
     assert found.status.connect_test.ok
+
+
+async def test_own_look_up_that_is_answered_before_the_session_is_ready_waits_for_that(
+    sam: SamRouter, make
+) -> None:
+    own = bytes(384) + CERTIFICATE
+    sam.replies["NAMING LOOKUP"] = f"NAMING REPLY RESULT=OK NAME=ME VALUE={encode(own)}"
+    sam.replies["SESSION CREATE"] = None
+    async with trio.open_nursery() as nursery:
+        found: list[OwnLookUp] = []
+
+        async def look_up() -> None:
+            found.append(await make(sam=sam.address).look_up_own(HASH))
+
+        nursery.start_soon(look_up)
+        while not sam.streams:
+            await sam.changed.wait()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert found == []
+        await sam.answer_sessions()
+    assert found[0].client == sha256(own).digest()
 
 
 async def test_own_look_up_needs_a_router_that_asks_the_network(sam: SamRouter, make) -> None:
