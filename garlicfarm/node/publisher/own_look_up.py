@@ -80,7 +80,7 @@ class OwnLookUps:
         while router is not None:
             begun_s = trio.current_time()
             for publisher in self._publishers:
-                if publisher.own.state not in ("publishing", "renewing"):
+                if not self._is_open(publisher.own):
                     continue
                 if self._view(publisher.own) is None:
                     self._views[publisher.own] = _View(turn=self._fold.due_since, began_s=begun_s)
@@ -126,5 +126,9 @@ class OwnLookUps:
 
     def _view(self, publisher: PublisherCore) -> _View | None:
         view = self._views.get(publisher)
-        stands = publisher.state in ("publishing", "renewing")
-        return view if stands and view is not None and view.turn == self._fold.due_since else None
+        is_of_now = view is not None and view.turn == self._fold.due_since
+        return view if is_of_now and self._is_open(publisher) else None
+
+    def _is_open(self, publisher: PublisherCore) -> bool:
+        """It publishes, and for strangers: those who look up are on no access list."""
+        return publisher.state in ("publishing", "renewing") and not self._fold.clients.allowed

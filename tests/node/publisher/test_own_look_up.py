@@ -15,7 +15,9 @@ from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.own_look_up import BAD_IN_A_ROW, GRACE_S, PERIOD_S
+from garlicfarm.publishing.clients import Clients, Listed
 from garlicfarm.publishing.documents import ConnectTest, RemoteStatus, RouterStatus
+from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.router import MEASUREMENT_TIMEOUT_S, OwnLookUp, Router
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
 from tests.node.publisher.member import FakeContext, plugin, task_of
@@ -96,6 +98,22 @@ class Looking:
 @pytest.fixture
 async def looking(tmp_path: Path) -> Looking:
     return Looking(tmp_path)
+
+
+async def test_service_with_an_access_list_is_not_looked_up(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    looking.router.answers = looking.service.met = False
+    async with background(looking.task.run):
+        await trio.sleep(BAD_S)
+        assert looking.task.problems() != []
+        listed = Clients(allowed={encode(STRANGER): Listed("alice", 1, 1)})
+        monkeypatch.setattr(PublisherFold, "clients", listed)
+        assert (looking.seen, looking.task.problems()) == ("", [])
+        await trio.sleep(PERIOD_S)
+        looking.router.asked.clear()
+        await trio.sleep(3 * PERIOD_S)
+    assert looking.router.asked == []
 
 
 @pytest.mark.parametrize("met", [True, None])
