@@ -8,7 +8,8 @@ from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from tests.mutants import Mutant, planted, read_mutants
 
-MUTANTS = [one for one in read_mutants("publishing").values() if one.rule == "the core of a member"]
+RULES = ("the core of a member", "leases on heartbeats")
+MUTANTS = [one for one in read_mutants("publishing").values() if one.rule in RULES]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
