@@ -78,7 +78,10 @@ def make_destination(public: bytes, filler: bytes) -> bytes:
 
 
 def signing_key(destination: bytes) -> Verifier:
-    """The public key of a binary destination. Raises `ValueError`: its type is not supported."""
+    """The public key of a binary destination. Raises `ValueError`: it is none, or its type is not
+    supported."""
+    if split_destination(destination)[1]:
+        raise ValueError("not a destination")
     certificate = destination[_CERTIFICATE_AT:]
     if certificate[0] != _KEY_CERTIFICATE_TYPE or len(certificate) < len(_KEY_CERTIFICATE) + 4:
         return verifier(0, destination[_SIGNING_FIELD])

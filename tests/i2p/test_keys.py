@@ -69,6 +69,12 @@ def test_key_of_another_type_is_refused() -> None:
             signing_key(bytes(384) + bytes.fromhex(certificate))
 
 
+def test_key_of_what_is_no_destination_is_refused() -> None:
+    for part in cut(KEYS.destination):
+        with pytest.raises(ValueError, match="not a destination"):
+            signing_key(part)
+
+
 @pytest.mark.parametrize(("key", "filler"), [(31, 352), (32, 351)])
 def test_destination_of_the_wrong_size_is_not_made(key: int, filler: int) -> None:
     with pytest.raises(ValueError, match="is made of"):
