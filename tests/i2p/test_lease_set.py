@@ -235,7 +235,7 @@ ORDINARY = [
 def test_lease_set_that_cannot_be_written_is_refused(
     lease_set: Any, encode_it: Callable[..., bytes], change: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not a destination|possible in a LeaseSet2"):
+    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not a destination"):
         encode_it(msgspec.structs.replace(lease_set, **change), long_term(SEED).sign)
 
 
