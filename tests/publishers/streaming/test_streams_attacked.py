@@ -88,7 +88,12 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+LONG = {"300 SYN/s", "300 SYN/s signed badly"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in ATTACKS]
+)
 def test_honest_clients_are_served_during_an_attack(name: str) -> None:
     """Those that were served before, and those that come for the first time, near and far. All that happens
     until the last one is tired of waiting happens during the attack."""
