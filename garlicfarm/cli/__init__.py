@@ -37,6 +37,7 @@ COMMANDS = {
         "member": "garlicfarm.cli.member:member",
         "leader": "garlicfarm.cli.leader:leader",
         "publish": "garlicfarm.cli.publish:publish",
+        "metrics": "garlicfarm.cli.metrics:metrics",
         "user": "garlicfarm.cli.user:user",
         "recover": "garlicfarm.cli.recover:recover",
     },
