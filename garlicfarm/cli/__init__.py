@@ -29,6 +29,7 @@ COMMANDS = {
         "i2p": "garlicfarm.cli.i2p:i2p",
         "router": "garlicfarm.cli.router:router",
         "keys": "garlicfarm.cli.keys:keys",
+        "systemd": "garlicfarm.cli.systemd:systemd",
     },
     "Operate": {
         "status": "garlicfarm.cli.status:status",
