@@ -89,6 +89,19 @@ def test_unit_passes_systemds_own_check(printed: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.systemd
+def test_unit_exposes_little_by_systemds_own_judgement(printed: str, tmp_path: Path) -> None:
+    unit = tmp_path / "garlicfarm.service"
+    unit.write_text(printed)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=16", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def installed(cli: Cli, node: Path, root: Path, name: str = "garlicfarm", exits: int = 0) -> Any:
     config = node / "garlicfarm.toml"
     return cli(
