@@ -34,6 +34,7 @@ COMMANDS = {
     "Operate": {
         "status": "garlicfarm.cli.status:status",
         "health": "garlicfarm.cli.health:health",
+        "doctor": "garlicfarm.cli.doctor:doctor",
         "wait": "garlicfarm.cli.wait:wait",
         "member": "garlicfarm.cli.member:member",
         "leader": "garlicfarm.cli.leader:leader",
