@@ -33,6 +33,7 @@ COMMANDS = {
     },
     "Operate": {
         "status": "garlicfarm.cli.status:status",
+        "top": "garlicfarm.cli.top:top",
         "health": "garlicfarm.cli.health:health",
         "doctor": "garlicfarm.cli.doctor:doctor",
         "wait": "garlicfarm.cli.wait:wait",
