@@ -108,6 +108,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "netns": cache(partial(_program, *NAMESPACE, "true")),
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
+    "prometheus": cache(partial(_program, "promtool", "--version")),
     "root": _root,
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
     "systemd": cache(partial(_program, "systemd-analyze", "--version")),

@@ -6,7 +6,7 @@
 set -eu
 
 case "${1:-}" in
-    "") packages="chromium curl i2pd iproute2 mmdebstrap nginx openssh-client openssl python3-venv strace systemd util-linux" ;;
+    "") packages="chromium curl i2pd iproute2 mmdebstrap nginx openssh-client openssl prometheus python3-venv strace systemd util-linux" ;;
     bench) packages="etcd-server golang-etcd-server-dev golang-go" ;;
     *) echo "usage: $0 [bench]" >&2; exit 2 ;;
 esac
@@ -19,7 +19,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 new=
-for service in etcd i2pd; do
+for service in etcd i2pd prometheus; do
     [ -e "/etc/init.d/$service" ] || new="$new $service"
 done
 

@@ -45,9 +45,9 @@ def check(options: Options, effective: bool) -> None:
             for origin in checked.effective()
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
-    for warning in (*_strange_applications(checked), *_ties(checked), *_few_descriptors(checked)):
+    for warning in warnings_of(checked):
         say(printable(f"warning: {warning}"))
-    problems = list(_problems(checked))
+    problems = list(problems_of(checked))
     if problems:
         raise ConfigError(problems)
     (say if effective else put)(f"{checked.path}: ok")
@@ -111,6 +111,13 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
 
 
+def warnings_of(checked: Config) -> Iterator[str]:
+    """What is unusual in a configuration, or in what this machine gives it."""
+    yield from _strange_applications(checked)
+    yield from _ties(checked)
+    yield from _few_descriptors(checked)
+
+
 def _strange_applications(checked: Config) -> Sequence[str]:
     """The farms whose application `node start` does not have: a program of the user's runs them, or the name
     is misspelt."""
@@ -172,7 +179,7 @@ def _plain(value: object) -> object:
     return value
 
 
-def _problems(checked: Config) -> Iterator[str]:
+def problems_of(checked: Config) -> Iterator[str]:
     """Problems that only loading the plugins and reading the files shows."""
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.credentials.private_files import read_private_file

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
+WATCH_INTERVAL_S = 1.0
+"""The shortest time between two of the same."""
 LONGEST_S = 5.0
 """After so long without a change it asks all the same: ages and round trips are no events."""
 KINDS = ("leader", "publisher", "members", "health", "position")
@@ -49,3 +52,31 @@ class FarmWatch:
         while not self.take():
             with trio.move_on_at(self._asked_s + LONGEST_S):
                 await self._changed.wait()
+
+
+async def repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[None]]) -> None:
+    """Show something at each change of the farm, at most once a second, until cancelled. Raises what ``show``
+    does."""
+    import trio
+
+    from garlicfarm.errors import GarlicFarmError, first_error
+
+    watch = FarmWatch()
+
+    async def follow() -> None:
+        while True:
+            try:
+                await watch.follow(client, farm)
+            except GarlicFarmError:  # what is shown next says so
+                await trio.sleep(LONGEST_S)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            while True:
+                await show()
+                await trio.sleep(WATCH_INTERVAL_S)
+                await watch.wait()
+    except* GarlicFarmError as group:
+        error = first_error(group)
+    raise error

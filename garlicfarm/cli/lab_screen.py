@@ -1,22 +1,15 @@
-"""What the lab shows on a terminal: the farm, its ranking, what happened, and how to kill a node.
-
-Theory of operation. A terminal may have fewer lines than all of that takes. Each part gets its lines in the
-order of `LabScreen.drawn`; a table that gets too few is cut below. So a reader always sees how to kill the
-leader and the publisher, the newest event, and how to end the lab.
-"""
+"""What the lab shows on a terminal: its farm, how to kill a node, and how to end the lab."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.segment import Segment, Segments
+from rich.console import RenderableType
 from rich.text import Text
 
 from garlicfarm.admin.health import publishing
-from garlicfarm.cli.ranking_table import Trends, ranking_view
-from garlicfarm.cli.status_table import EVENTS, event_lines, status_view
+from garlicfarm.cli.farm_screen import FarmScreen, Hint
 from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
@@ -24,57 +17,20 @@ if TYPE_CHECKING:
     from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
 
-LEAST_TABLE = 4
-"""A title, a header, a row, and the line above them."""
 
-
-class Hint(NamedTuple):
-    """``rank``: 0 is always shown, the others as far as there is room."""
-
-    rank: int
-    text: str
-
-
-class LabScreen:
+class LabScreen(FarmScreen):
     """The display of one lab; ``rank`` is its Spark process, and ``site`` its web site, if there is one."""
 
     def __init__(self, farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None = None) -> None:
+        super().__init__()
         self._farm = farm
         self._rank = rank
         self._site = site
-        self._trends = Trends()
 
-    def drawn(
-        self, status: dict[str, Any] | None, ranking: dict[str, Any] | None, width: int, height: int
-    ) -> RenderableType:
-        """For a terminal of ``width`` and ``height``.
+    def more(self) -> Iterable[RenderableType]:
+        return [Text(f"\n{self._site.text()}", style="bold")] if self._site else []
 
-        :param status: the body of a node's ``GET …/status``; None: no node answers.
-        :param ranking: the body of its ``GET …/ranking``, shown until Spark ranks.
-        """
-        page = _Page(width, height)
-        hints = [*self._hints(status)]
-        chosen = {hint for hint in hints if hint.rank == 0}
-        page.take(_hints_text(chosen))
-        told = event_lines(status, EVENTS) if status else []
-        page.take(_events_text(told[-1:]))
-
-        view = status_view(status, width) if status else Text("no node answers", style="red")
-        site = [Text(f"\n{self._site.text()}", style="bold")] if self._site else []
-        top = page.cut(Group(view, *site))
-        chosen |= {hint for hint in hints if hint.rank == 1 and page.take(_text(hint.text))}
-        below = self._ranking(status, ranking, width)
-        ranked = page.cut(Group(*below)) if below and page.free >= LEAST_TABLE else Segments(())
-        for rank in 2, 3:
-            chosen |= {hint for hint in hints if hint.rank == rank and page.take(_text(hint.text))}
-        shown = 1
-        while shown < len(told) and page.take(_text(told[-shown - 1])):
-            shown += 1
-        return Group(
-            top, ranked, _events_text(told[-shown:]), _hints_text(hint for hint in hints if hint in chosen)
-        )
-
-    def _ranking(
+    def ranking(
         self, status: dict[str, Any] | None, ranking: dict[str, Any] | None, width: int
     ) -> list[RenderableType]:
         notes = []
@@ -91,11 +47,9 @@ class LabScreen:
             if ranking is None:
                 return [Text(), *notes] if notes else []
             title = f"ranked by the nodes up to index {ranking['index']}"
-        self._trends.add(ranking)
-        view = ranking_view(ranking, title, width, status=status, trends=self._trends)
-        return [Text(), *notes, view]
+        return [Text(), *notes, self.table(title, status, ranking, width)]
 
-    def _hints(self, status: dict[str, Any] | None) -> Iterator[Hint]:
+    def hints(self, status: dict[str, Any] | None) -> Iterator[Hint]:
         leader, publisher = (status["leader"], publishing(status)) if status else (None, None)
         for node in self._farm.nodes.values():
             if node.pid is None:
@@ -112,47 +66,6 @@ class LabScreen:
         yield Hint(3, f"Files of the nodes: {files}/")
         yield Hint(3, "Kill the leader or the publisher in another terminal.")
         yield Hint(0, "Ctrl-C ends the lab and leaves nothing behind.")
-
-
-class _Page:
-    """The lines of a terminal that are still free."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self._console = Console(width=width)
-        self.free = height
-
-    def _lines(self, part: RenderableType) -> list[list[Segment]]:
-        return self._console.render_lines(part, pad=False)
-
-    def take(self, part: Text) -> bool:
-        """Whether the whole of it has a place, which it then takes."""
-        taken = len(self._lines(part)) if part else 0
-        if taken > self.free:
-            return False
-        self.free -= taken
-        return True
-
-    def cut(self, part: RenderableType) -> Segments:
-        """As much of it as has a place."""
-        lines = self._lines(part)[: self.free]
-        self.free -= len(lines)
-        return Segments([segment for line in lines for segment in (*line, Segment.line())])
-
-
-def _text(text: str) -> Text:
-    return Text(text, style="dim", overflow="fold")
-
-
-def _hints_text(hints: Iterable[Hint]) -> Text:
-    return _text("\n" + "\n".join(hint.text for hint in hints))
-
-
-def _events_text(lines: list[str]) -> Text:
-    return Text(
-        "\n" + "\n".join(["EVENTS (UTC)", *lines]) if lines else "",
-        overflow="fold",
-        end="\n" if lines else "",
-    )
 
 
 def _how_to_start(node: NodeProcess) -> list[str]:

@@ -3,7 +3,6 @@ own."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,6 @@ from garlicfarm.cli.options import (
 from garlicfarm.cli.say import put, say
 
 I2P_PROXY_PORT = 4444
-UNIT_FILE = "garlicfarm.service"
-_PROGRAM = "/opt/garlicfarm/bin/garlicfarm"
-_DIRECTORY = "/var/lib/garlicfarm/node"
-_HOMES = ("/home", "/root", "/run/user")
 
 
 @click.group(
@@ -150,29 +145,9 @@ def address(options: Options) -> None:
 def unit(options: Options) -> None:
     """Print a systemd unit that runs the node of this machine.
 
-    It names this program, the node's directory, and that directory's owner as the user. As root, write it to
-    /etc/systemd/system/garlicfarm.service, then run `systemctl daemon-reload` and `systemctl enable --now
-    garlicfarm`.
+    It names this program, the node's directory, and that directory's owner as the user. `garlicfarm systemd
+    install` writes the same, and starts it.
     """
-    from importlib.resources import files
+    from garlicfarm.cli.systemd import unit_text
 
-    from garlicfarm.errors import ConfigError
-
-    config = node_config(options)
-    program, directory = Path(sys.executable).with_name("garlicfarm"), config.base_dir
-    for path in (program, config.path):
-        if not str(path).isprintable() or any(character in str(path) for character in " \"'\\$%"):
-            raise ConfigError([f"{path}: systemd needs a path without blanks, quotes, backslashes, $ and %"])
-    if not config.node.data_dir.resolve().is_relative_to(directory.resolve()):
-        raise ConfigError([f"node.data_dir, {config.node.data_dir}, must be in {directory} for this unit"])
-    try:
-        owner = directory.owner()
-    except KeyError:
-        owner = str(directory.stat().st_uid)
-    text = files("garlicfarm.cli").joinpath(UNIT_FILE).read_text(encoding="utf-8")
-    text = text.replace(f"{_DIRECTORY}/garlicfarm.toml", str(config.path))
-    text = text.replace(_PROGRAM, str(program)).replace(_DIRECTORY, str(directory))
-    text = text.replace("User=garlicfarm\n", f"User={owner}\n")
-    if str(config.path).startswith(_HOMES) or str(program).startswith(_HOMES):
-        text = text.replace("ProtectHome=yes\n", "ProtectHome=read-only\n")
-    put(text, nl=False)
+    put(unit_text(node_config(options)), nl=False)

@@ -49,7 +49,7 @@ def start(options: Options, stay: bool) -> None:
     """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store.
 
     On a terminal it shows which commands to try next, without -q. A service manager that sets NOTIFY_SOCKET,
-    such as systemd, is told when the node serves, and when it stops.
+    such as systemd, is told when the node serves, that it runs (WATCHDOG_USEC), and when it stops.
     """
     with _noted() as early:
         import trio
@@ -159,6 +159,7 @@ async def _main(config: Config, early: Sequence[int], stays: bool, status: trio.
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_in_time, signals)
+            nursery.start_soon(manager.keep_alive)
             try:
                 if not early:
                     ready = _Ready(nursery, manager, status)

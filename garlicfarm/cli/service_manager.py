@@ -15,7 +15,10 @@ import trio
 from garlicfarm.logs import EventLogger
 
 VARIABLE = "NOTIFY_SOCKET"
+WATCHDOG = "WATCHDOG_USEC"
 TELL_TIMEOUT_S = 1.0
+SIGNS = 3
+"""So many signs of life come in the time in which the manager waits for one."""
 
 
 class ServiceManager:
@@ -23,13 +26,24 @@ class ServiceManager:
     once, and changes nothing else."""
 
     def __init__(self, environ: Mapping[str, str], log: EventLogger) -> None:
+        own = str(os.getpid())
         self._address = environ.get(VARIABLE, "")
+        self._watchdog = environ.get(WATCHDOG, "") if environ.get("WATCHDOG_PID", own) == own else ""
         self._log = log
         self._has_failed = False
 
     async def ready(self) -> None:
         """This process serves."""
         await self._tell("READY=1")
+
+    async def keep_alive(self) -> None:
+        """Say again and again that this process runs, if the manager restarts one that does not, until
+        cancelled."""
+        if not self._address or not self._watchdog.isdecimal() or not (watchdog_us := int(self._watchdog)):
+            return
+        while True:
+            await self._tell("WATCHDOG=1")
+            await trio.sleep(watchdog_us / 1_000_000 / SIGNS)
 
     async def stopping(self, within_s: float) -> None:
         """This process stops, and will have ended ``within_s``. The manager waits for at least so long."""

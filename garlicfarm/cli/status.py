@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
+from garlicfarm.cli.farm_watch import repeat
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.say import put
@@ -18,9 +19,6 @@ from garlicfarm.printable import printable
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
-
-WATCH_INTERVAL_S = 1.0
-"""The shortest time between two of the same."""
 
 
 @click.command(cls=Command, examples=["garlicfarm status --watch", "garlicfarm status -o json"])
@@ -52,37 +50,9 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
                 compact = watch or options.output == "jsonl"
                 put(json.dumps(body, indent=None if compact else 2))
 
-        await (_repeat(client, farm, once) if watch else once())
+        await (repeat(client, farm, once) if watch else once())
 
     return show
-
-
-async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[None]]) -> None:
-    """Show something at each change of the farm."""
-    import trio
-
-    from garlicfarm.cli.farm_watch import LONGEST_S, FarmWatch
-    from garlicfarm.errors import GarlicFarmError, first_error
-
-    watch = FarmWatch()
-
-    async def follow() -> None:
-        while True:
-            try:
-                await watch.follow(client, farm)
-            except GarlicFarmError:  # what is shown next says so
-                await trio.sleep(LONGEST_S)
-
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow)
-            while True:
-                await show()
-                await trio.sleep(WATCH_INTERVAL_S)
-                await watch.wait()
-    except* GarlicFarmError as group:
-        error = first_error(group)
-    raise error
 
 
 def _print_members(body: dict[str, Any]) -> None:
@@ -114,4 +84,4 @@ async def _watch(client: AdminClient, farm: str) -> None:
                 # The node may come back; what was shown last is still worth reading.
                 live.console.print(Text(printable(str(error)), "red"))
 
-        await _repeat(client, farm, draw)
+        await repeat(client, farm, draw)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,52 @@ def test_unit_passes_systemds_own_check(printed: str, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.systemd
+def test_unit_exposes_little_by_systemds_own_judgement(tmp_path: Path) -> None:
+    unit = tmp_path / "garlicfarm.service"
+    unit.write_text(SHIPPED)  # that of a node whose user is not root
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=16", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def installed(cli: Cli, node: Path, root: Path, name: str = "garlicfarm", exits: int = 0) -> Any:
+    config = node / "garlicfarm.toml"
+    return cli(
+        *("systemd", "install", "--root", str(root), "--name", name, "--config", str(config)), exits=exits
+    )
+
+
+@pytest.mark.systemd
+def test_unit_is_installed_into_a_system_and_starts_at_its_next_boot(
+    printed: str, tmp_path: Path, cli: Cli
+) -> None:
+    (root := tmp_path / "root").mkdir()
+    units = root / "etc/systemd/system"
+    assert installed(cli, tmp_path / "node", root).out == f"{units}/garlicfarm.service\n"
+    assert (units / "garlicfarm.service").read_text() == printed
+    assert (units / "multi-user.target.wants/garlicfarm.service").is_symlink()
+    installed(cli, tmp_path / "node", root)  # as after an upgrade
+
+
+@pytest.mark.systemd
+def test_unit_of_another_node_is_left_as_it_is(printed: str, tmp_path: Path, cli: Cli) -> None:
+    (root := tmp_path / "root").mkdir()
+    cli("node", "init", str(tmp_path / "other"))
+    installed(cli, tmp_path / "node", root)
+    assert "runs something else" in installed(cli, tmp_path / "other", root, exits=2).err
+    assert (root / "etc/systemd/system/garlicfarm.service").read_text() == printed
+    installed(cli, tmp_path / "other", root, name="garlicfarm-other")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "../x"])
+def test_name_that_is_none_of_a_unit_is_refused(name: str, tmp_path: Path, cli: Cli) -> None:
+    cli("node", "init", str(tmp_path / "node"))
+    assert "a unit's name has" in installed(cli, tmp_path / "node", tmp_path, name=name, exits=2).err
+    assert not (tmp_path / "etc").exists()

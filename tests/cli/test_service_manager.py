@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from garlicfarm.cli.service_manager import ServiceManager
 from garlicfarm.logs import EventLogger
@@ -47,6 +49,35 @@ async def test_manager_is_told_in_one_datagram_each(address: str, manager: socke
     await node.stopping(12.5)
     assert manager.recv(4096) == b"READY=1"
     assert manager.recv(4096) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=12500000"
+
+
+async def test_manager_with_a_watchdog_hears_thrice_in_its_time(
+    address: str, manager: socket.socket, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager.setblocking(False)
+    environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "6000000", "WATCHDOG_PID": str(os.getpid())}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager_of(environ).keep_alive)
+        for _ in range(4):
+            await trio.testing.wait_all_tasks_blocked()
+            assert manager.recv(4096) == b"WATCHDOG=1"
+            with pytest.raises(BlockingIOError):
+                manager.recv(4096)
+            await trio.sleep(2.01)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "watchdog",
+    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}],
+)
+async def test_without_a_watchdog_for_this_process_nothing_is_said_again(
+    watchdog: dict[str, str], address: str, manager: socket.socket
+) -> None:
+    await manager_of({"NOTIFY_SOCKET": address, **watchdog}).keep_alive()
+    manager.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.recv(4096)
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}])
