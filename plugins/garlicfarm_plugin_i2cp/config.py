@@ -51,8 +51,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         setting("Mode service: leases of 90 s, or of 50 s, which help clients of i2pd only."),
     ] = "default"
     encryption: Annotated[
-        Literal["x25519", "ml-kem"],
-        setting("Mode service: how clients encrypt; ml-kem is ML-KEM-768 with X25519, or X25519."),
+        Literal["x25519", "auto"],
+        setting("Mode service: how clients encrypt; auto adds ML-KEM-768 with X25519 where the router can."),
     ] = "x25519"
     client_headers: Annotated[
         bool, setting("Mode service: HTTP requests get headers that name the client.")

@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -25,7 +26,7 @@ import trio
 from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768, X25519
+from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -44,6 +45,7 @@ from garlicfarm.service_keys import ServiceKeys, check_targets
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
+from garlicfarm_plugin_i2cp.ml_kem import carries_ml_kem
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_options import ServiceOptions
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
@@ -99,7 +101,11 @@ class ServicePublisher(Publisher):
             self._server,
             configuration=self._configuration,
             now_ms=_now_ms,
-            encryption=(ML_KEM_768, X25519) if config.encryption == "ml-kem" else (X25519,),
+            carries_ml_kem=(
+                partial(carries_ml_kem, router, int(signed.get("inbound.length", config.hops)), _now_ms)
+                if config.encryption == "auto"
+                else None
+            ),
         )
         self._background = Background()
 
@@ -162,6 +168,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            encryption="" if session is None else _encryption(session.encryption),
             refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
         )
@@ -237,6 +244,10 @@ class ServicePublisher(Publisher):
     def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         options = session_options(purpose, self.config.hops, self.config.quantity)
         return self._keys.keys.session_configuration(options, now_ms, purpose)
+
+
+def _encryption(types: Sequence[int]) -> str:
+    return "ML-KEM-768 with X25519, or X25519" if ML_KEM_768 in types else "X25519"
 
 
 def _now_ms() -> int:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import NoReturn, Protocol
 
 import trio
@@ -39,11 +39,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
-from garlicfarm.i2p.lease_set import X25519
+from garlicfarm.i2p.lease_set import ML_KEM_768
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, has_ml_kem, open_connection
+from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, may_have_ml_kem, open_connection
 from garlicfarm_plugin_i2cp.rate import ByteRate
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
@@ -58,6 +58,8 @@ from garlicfarm_plugin_i2cp.streaming.stream import Keys
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16
+FIRST_PROBE_PAUSE_S, LAST_PROBE_PAUSE_S = 60.0, 3600.0
+"""How long after a router has not shown that it has ML-KEM it is tried again, at first and at last."""
 LATE_S = 1.0
 """The task that sends is never so late unless its process was stopped, or the machine is overloaded."""
 
@@ -91,8 +93,8 @@ class Clients(Protocol):
 
 class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``encryption``: the types that clients may encrypt with, the
-    preferred one first; X25519 alone where the router is too old for the others.
+    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: looks whether the router has shown to have
+    ML-KEM; then clients may encrypt with it. None: they do not.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
@@ -109,7 +111,7 @@ class ServiceKeeper:
         *,
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
-        encryption: Sequence[int] = (X25519,),
+        carries_ml_kem: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.session: ServiceSession | None = None
         self.router_date: ClockReading | None = None
@@ -120,8 +122,7 @@ class ServiceKeeper:
         self._router = router
         self._keys = keys
         self._plan = plan
-        self._encryption = tuple(encryption)
-        self._old_router = ""
+        self._carries_ml_kem = carries_ml_kem
         self._clients = clients
         self._configuration = configuration
         self._now_ms = now_ms
@@ -192,7 +193,7 @@ class ServiceKeeper:
     def problem(self) -> str:
         """What is wrong, "" if nothing is."""
         if self._problem or self.session is None or self._is_well:
-            return self._problem or self._old_router
+            return self._problem
         return f"the router at {self._router.text} has no tunnels for the service"
 
     def on_keys(self) -> None:
@@ -257,7 +258,7 @@ class ServiceKeeper:
                 SessionStart(
                     id=id_,
                     configurations=configurations,
-                    private_keys={type_: X25519PrivateKey.generate() for type_ in self._types(connection)},
+                    private_key=X25519PrivateKey.generate(),
                     date_ms=date_ms,
                     now_s=trio.current_time(),
                 ),
@@ -281,17 +282,6 @@ class ServiceKeeper:
                 if does_router_answer and not self._holding.cancel_called:
                     await destroy_session(connection, id_, *self._queue)
 
-    def _types(self, connection: Connection) -> Sequence[int]:
-        types = self._encryption if has_ml_kem(connection.version) else (X25519,)
-        if types != self._encryption:
-            self._old_router = (
-                f"the router at {self._router.text} is too old for ML-KEM (i2pd 2.58 and Java I2P 2.10 have "
-                "it): clients encrypt with X25519 alone"
-            )
-        else:
-            self._old_router = ""
-        return types
-
     def _configure(self, purpose: Purpose) -> bytes:
         return self._configuration(purpose, self._now_ms())
 
@@ -301,6 +291,7 @@ class ServiceKeeper:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive, connection, session)
+                nursery.start_soon(self._offer_ml_kem, connection, session)
                 await self._send(connection, session)
                 nursery.cancel_scope.cancel()
         except* PublisherError as group:
@@ -320,6 +311,15 @@ class ServiceKeeper:
                 self._clients.on_payload(message.payload)
             else:
                 self._wake.set()
+
+    async def _offer_ml_kem(self, connection: Connection, session: ServiceSession) -> None:
+        if self._carries_ml_kem is None or not may_have_ml_kem(connection.version):
+            return
+        pause_s = FIRST_PROBE_PAUSE_S
+        while not await self._carries_ml_kem():
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PROBE_PAUSE_S)
+        session.offer(ML_KEM_768, X25519PrivateKey.generate())
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
         wake_s = math.inf

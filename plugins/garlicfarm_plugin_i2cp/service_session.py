@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -52,6 +52,7 @@ from garlicfarm.i2p.i2cp import (
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import (
+    X25519,
     EncryptionKey,
     Lease,
     LeaseSet,
@@ -106,12 +107,12 @@ class _Given(msgspec.Struct, frozen=True):
 
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     """A session as the router has created it. ``id``: the router's. ``configurations``: signed, for standby
-    and active. ``private_keys``: by encryption type, the preferred one first; its clients encrypt for them.
-    ``date_ms``: the router's clock at ``now_s``."""
+    and active. ``private_key``: of X25519; its clients encrypt for this. ``date_ms``: the router's clock at
+    ``now_s``."""
 
     id: int
     configurations: tuple[bytes, bytes]
-    private_keys: Mapping[int, X25519PrivateKey]
+    private_key: X25519PrivateKey
     date_ms: int
     now_s: float
 
@@ -152,13 +153,8 @@ class ServiceSession:
         self._connection = connection
         self._keys = keys
         self._plan = plan
-        self._private_keys = [
-            EncryptionKey(type_, key.private_bytes_raw()) for type_, key in start.private_keys.items()
-        ]
-        self._public_keys = tuple(
-            EncryptionKey(type_, key.public_key().public_bytes_raw())
-            for type_, key in start.private_keys.items()
-        )
+        self._encryption = {X25519: start.private_key}
+        self._offered: dict[int, X25519PrivateKey] = {}
         self._standby, self._active = start.configurations
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
@@ -282,7 +278,17 @@ class ServiceSession:
         self._pass_on(now_s)
         return True
 
+    def offer(self, type_: int, private_key: X25519PrivateKey) -> None:
+        """From the next LeaseSet on, clients encrypt for this key, and those that do not know the type for
+        the first one."""
+        self._offered = {type_: private_key}
+
     # ------------------------------------------------------------------ what is known
+
+    @property
+    def encryption(self) -> tuple[int, ...]:
+        """The types by which clients may encrypt, the preferred one first, in the newest LeaseSet."""
+        return tuple(self._encryption)
 
     def published(self, order: PublishOrder) -> Published | None:
         """The newest LeaseSet that the router has read, if it was composed for ``order``."""
@@ -367,7 +373,8 @@ class ServiceSession:
 
     def _give(self, data: bytes) -> None:
         self._last = data
-        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, self._private_keys))
+        keys = [EncryptionKey(type_, key.private_bytes_raw()) for type_, key in self._encryption.items()]
+        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, keys))
 
     def _get_date(self, now_s: float, on_read: Callable[[], None] = lambda: None) -> None:
         self._heartbeat.on_asked(now_s, on_read)
@@ -388,6 +395,7 @@ class ServiceSession:
         now_ms = self.router_ms(now_s)
         self._keys.check_expiry(now_ms, by_router=True)
         keys, plan = self._keys.keys, self._plan
+        self._encryption = self._offered | self._encryption
         # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
         published_s = now_ms // 1000
         if self._order is not None:
@@ -398,7 +406,10 @@ class ServiceSession:
             destination=keys.destination,
             published_s=published_s,
             expires_s=plan.header_s,
-            encryption_keys=self._public_keys,
+            encryption_keys=tuple(
+                EncryptionKey(type_, key.public_key().public_bytes_raw())
+                for type_, key in self._encryption.items()
+            ),
             leases=self._leases(now_s),
             offline=keys.offline,
         )
