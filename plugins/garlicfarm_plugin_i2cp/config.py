@@ -38,6 +38,11 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         msgspec.Meta(max_length=MAX_TARGETS),
         setting("Mode service: in place of target, several that serve the same."),
     ] = ()
+    check_path: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^(/[!-~]{0,255})?\Z"),
+        setting("Mode service: a page of each target, whose status must be 200 to 399 for it to be up."),
+    ] = ""
     balance: Annotated[
         Balance,
         setting("Mode service: streams go to the targets by turn, or in order to the first that is up."),
@@ -99,6 +104,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         if self.mode == "service":
             if not (self.keys and (self.own_targets or self.ports)):
                 raise ValueError("mode service needs target and keys")
+            if self.check_path and not self.own_targets:
+                raise ValueError("check_path is for target or targets")
             if self.target and self.targets:
                 raise ValueError("name the target in targets, too, and leave out target")
             if self.webirc_password_file and self.filters_http:

@@ -115,7 +115,7 @@ class ServicePublisher(Publisher):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(endpoint.authority for endpoint in self._endpoints)
+        return self._server.targets
 
     @property
     def key(self) -> KeyReport | None:
@@ -221,6 +221,10 @@ class ServicePublisher(Publisher):
         """See `Publisher.restrict_clients`. Streams of others are reset."""
         self._server.restrict(rules.admits)
         return True
+
+    def leave_out(self, targets: frozenset[str]) -> None:
+        """See `Publisher.leave_out`. New streams go to the others; open ones stay."""
+        self._server.leave_out(targets)
 
     def has_met(self, client: bytes) -> bool | None:
         return self._server.has_met(client)

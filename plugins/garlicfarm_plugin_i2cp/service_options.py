@@ -36,7 +36,7 @@ class ServiceOptions:
         self.targets: Targets | None = None
         with collect_problems(problems, "publisher i2cp"):
             if own := config.own_targets:
-                self.targets = self._targets(own, password)
+                self.targets = self._targets(own, password, config.check_path)
         self.ports: dict[int, Targets] = {}
         for port, targets in config.ports.items():
             with collect_problems(problems, f"publisher i2cp: ports.{port}"):
@@ -59,7 +59,7 @@ class ServiceOptions:
                 posts=posts,
             )
 
-    def _targets(self, texts: Sequence[str], webirc_password: str = "") -> Targets:
+    def _targets(self, texts: Sequence[str], webirc_password: str = "", check_path: str = "") -> Targets:
         """Raises `ConfigError`."""
         endpoints = [parse_target(text) for text in texts]
         has_client_addresses = self._config.client_addresses
@@ -71,6 +71,7 @@ class ServiceOptions:
         self.endpoints += endpoints
         return Targets(
             endpoints,
+            check_path=check_path,
             balance=self._config.balance,
             has_client_addresses=has_client_addresses,
             webirc_password=webirc_password,

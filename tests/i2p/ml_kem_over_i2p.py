@@ -1,6 +1,7 @@
 """A service that offers ML-KEM where its router has it, through real i2pd routers: a script.
 
 One router serves, by the publisher `i2cp` in this process; one is the client's; two store LeaseSets.
+So many seconds after the publication, it tells at the latest how the clients may encrypt.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.site import fetch
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
-from garlicfarm_plugin_i2cp.ml_kem import PROBE_S
 from tests.i2p.script import tell
 from tests.i2p.service_options import ANSWER_S, READY_S, Site
 from tests.running import wait_until
 
 
-async def main(directory: Path) -> None:
+async def main(directory: Path, wait_s: float) -> None:
     host = b32_address(create_keys(directory / "site.key").destination)
     plans = [
         RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
@@ -62,7 +62,7 @@ async def main(directory: Path) -> None:
             async def has_ml_kem() -> bool:
                 return "ML-KEM" in (await publisher.status()).encryption
 
-            with trio.move_on_after(PROBE_S + READY_S):
+            with trio.move_on_after(wait_s):
                 await wait_until(has_ml_kem, every_s=1)
             tell("encryption", text=(await publisher.status()).encryption)
             while True:
@@ -74,4 +74,4 @@ async def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(partial(main, Path(sys.argv[1])))
+    trio.run(partial(main, Path(sys.argv[1]), float(sys.argv[2])))

@@ -417,6 +417,8 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
         ({"max_connections_per_minute": -1}, "max_connections_per_minute"),
+        ({"target": "", "ports": {"80": ["h:1"]}, "check_path": "/"}, "check_path is for target or targets"),
+        ({"check_path": "health"}, "check_path"),
         ({"mode": "meta"}, "only for mode service: keys, target"),
         ({"mode": "meta", "target": "", "keys": "", "max_posts": 1}, "only for mode service: max_posts"),
         ({"targets": ["127.0.0.1:1"]}, "name the target in targets, too, and leave out target"),

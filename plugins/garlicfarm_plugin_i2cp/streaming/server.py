@@ -43,7 +43,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn, Protocol
@@ -196,6 +196,16 @@ class StreamServer:
     @property
     def _all_targets(self) -> list[Targets]:
         return [*filter(None, [self._targets]), *self._ports.values()]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """See `Targets.names`."""
+        return tuple(name for targets in self._all_targets for name in targets.names)
+
+    def leave_out(self, targets: Container[str]) -> None:
+        """See `Targets.leave_out`."""
+        for each in self._all_targets:
+            each.leave_out(targets)
 
     def has_met(self, client: bytes) -> bool:
         """See `Streams.has_met`."""

@@ -102,7 +102,7 @@ async def test_answers_and_what_a_plugin_may_raise_pass(guarded, plugin, log):
         (ExceptionGroup("two", [ZeroDivisionError("by zero")]), "ZeroDivisionError: by zero"),
         (None, "TypeError: it answers with NoneType, not with RouterStatus"),
         (RouterStatus(uptime=-1), "Expected `int` >= 0"),
-        (RouterStatus(uptime="long"), "Expected `int"),
+        (RouterStatus(uptime="long"), "Expected `int"),  # type: ignore[arg-type]
     ],
 )
 async def test_defect_is_told_once_and_counts_as_silence(guarded, plugin, log, answer, cause):
