@@ -99,6 +99,10 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
     max_connections_per_minute: Annotated[
         int, setting("Mode service: that one client may open; 0: any number.", ge=0, le=1_000_000)
     ] = 0
+    max_kbytes_per_minute: Annotated[
+        int,
+        setting("Mode service: of one client, both ways; beyond, it is slowed; 0: any.", ge=0, le=10**9),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.mode == "service":

@@ -89,7 +89,9 @@ class ServicePublisher(Publisher):
             ports=options.ports,
             http=options.http,
             limits=msgspec.structs.replace(
-                limits_for(_max_open_files()), connections_per_minute=config.max_connections_per_minute
+                limits_for(_max_open_files()),
+                connections_per_minute=config.max_connections_per_minute,
+                bytes_per_minute=config.max_kbytes_per_minute * BYTES_PER_KB,
             ),
             random=random.SystemRandom(),
             drain_s=config.drain_s,

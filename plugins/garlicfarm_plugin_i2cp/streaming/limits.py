@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, OrderedDict
 
 import msgspec
 
@@ -11,6 +12,9 @@ _FLOOR_BYTES = 16 * 1024
 that none can stop the others."""
 _PART = 16
 """A buffer takes at most this part of the free bytes, so that later ones get some, too."""
+
+_MINUTE_S = 60.0
+_KNOWN_PEERS = 8192
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +25,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ``early_packets``: that came before their SYN, of all peers. ``signatures_per_s``: that are verified, of
     peers that were not served before, and as many of others. ``new_peers_per_s``: of those that were not, how
     many are answered, and how many more that ask again; the router looks up the LeaseSet of each.
-    ``connections_per_minute``: that one destination may open; 0: any number. ``idle_s``: a stream ends after
-    so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was acknowledged."""
+    ``connections_per_minute``: that one destination may open; ``bytes_per_minute``: that its streams carry,
+    both ways together; 0: any number. ``idle_s``: a stream ends after so long without a packet of its peer;
+    ``half_closed_s``: the same, once our CLOSE was acknowledged."""
 
     streams: int = 256
     streams_per_peer: int = 64
@@ -36,6 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     signatures_per_s: int = 500
     new_peers_per_s: int = 50
     connections_per_minute: int = 0
+    bytes_per_minute: int = 0
     idle_s: float = 3600.0
     half_closed_s: float = 300.0
 
@@ -88,6 +94,27 @@ class MinuteLimit:
             return False
         self._counts[peer_hash] += 1
         return True
+
+
+class ByteLimit:
+    """How fast each peer's bytes pass: a minute's share at once after a minute without any, and then as many
+    as the time that goes by is worth; 0: any. It knows the last peers that sent or got some, and takes
+    another for one that had none."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._s_per_byte = _MINUTE_S / per_minute if per_minute else 0.0
+        self._worth_s: OrderedDict[bytes, float] = OrderedDict()  # until when all that passed is paid for
+
+    def pass_(self, peer_hash: bytes, count: int, now_s: float) -> float:
+        """Count bytes that pass. Returns when more may, on the same clock."""
+        if not self._s_per_byte:
+            return now_s
+        begin_s = max(self._worth_s.get(peer_hash, -math.inf), now_s - _MINUTE_S)
+        self._worth_s[peer_hash] = worth_s = begin_s + count * self._s_per_byte
+        self._worth_s.move_to_end(peer_hash)
+        if len(self._worth_s) > _KNOWN_PEERS:
+            self._worth_s.popitem(last=False)
+        return max(now_s, worth_s)
 
 
 class BufferPool:
