@@ -23,8 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     others; another makes the oldest end. ``receive_buffer_bytes``, ``send_buffer_bytes``: of one stream.
     ``buffer_bytes``: of all together, in both directions. ``window``: packets in flight.
     ``early_packets``: that came before their SYN, of all peers. ``signatures_per_s``: that are verified, of
-    peers that were not served before, and as many of others. ``new_peers_per_s``: of those that were not, how
-    many are answered, and how many more that ask again; the router looks up the LeaseSet of each.
+    peers that were not served before, and as many of others; one that costs more than Ed25519's counts as
+    several (`signatures.COSTS`). ``new_peers_per_s``: of those that were not served before, how many are
+    answered, and how many more that ask again; the router looks up the LeaseSet of each.
     ``connections_per_minute``: that one destination may open; ``bytes_per_minute``: that its streams carry,
     both ways together; 0: any number. ``idle_s``: a stream ends after so long without a packet of its peer;
     ``half_closed_s``: the same, once our CLOSE was acknowledged."""
@@ -65,13 +66,13 @@ class RateLimit:
         self._second = 0
         self._count = 0
 
-    def admit(self, now_s: float) -> bool:
-        """Whether one more is within the limit; then it counts."""
+    def admit(self, now_s: float, count: int = 1) -> bool:
+        """Whether so many more are within the limit; then they count."""
         if self._second != int(now_s):
             self._second, self._count = int(now_s), 0
-        if self._count >= self._per_s:
+        if self._count + count > self._per_s:
             return False
-        self._count += 1
+        self._count += count
         return True
 
 

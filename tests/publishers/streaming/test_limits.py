@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, ByteLimit, MinuteLimit, limits_for
+from garlicfarm_plugin_i2cp.streaming.limits import (
+    DEFAULT_LIMITS,
+    ByteLimit,
+    MinuteLimit,
+    RateLimit,
+    limits_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +26,12 @@ def test_streams_take_a_quarter_of_the_open_files_and_1024_at_most(open_files: i
 
 def test_default_limits_are_those_of_1024_open_files() -> None:
     assert limits_for(1024) == DEFAULT_LIMITS
+
+
+def test_rate_limit_counts_what_costs_more_as_more() -> None:
+    limit = RateLimit(10)
+    assert [limit.admit(1.0, count) for count in (4, 5, 5, 1, 1)] == [True, True, False, True, False]
+    assert limit.admit(2.0, 10)
 
 
 def test_minute_limit_counts_each_peer_apart_and_begins_anew_each_minute() -> None:
