@@ -63,11 +63,11 @@ def order(due_index: int = 7) -> PublishOrder:
     return PublishOrder(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
 
 
-def syn(id_: int) -> bytes:
+def syn(id_: int, data: bytes = b"") -> bytes:
     """The payload that opens a stream."""
     flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
     peer = PEERS[0]
-    packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812)
+    packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812, data=data)
     return encode_payload(encode_packet(packet, peer.sign), 5, 80)
 
 
@@ -348,6 +348,48 @@ async def test_client_opens_no_more_streams_in_a_minute_than_it_may(make: Make, 
             await send(listening.router.streams[0], 31, body)
         leaf = await leaf_where(publisher, lambda leaf: leaf.streams.refused)
         assert leaf.streams == StreamFigures(sent_packets=2, resent_packets=0, refused=1)
+
+
+async def test_table_names_the_page_of_each_target_and_slows_clients(
+    make: Make, listening: Listening, target: str, nowhere: str
+) -> None:
+    publisher = make(target="", targets=[nowhere, target], check_path="/up", max_kbytes_per_minute=1)
+    assert publisher.targets == (f"http://{nowhere}/up", f"http://{target}/up")
+    publisher.leave_out(frozenset({f"http://{nowhere}/up"}))
+    async with publisher:
+        await publisher.standby()
+        await publisher.publish(order())
+        payload = syn(1, b"x" * 1500)
+        body = b"\x12\x34" + struct.pack(">II", 1, len(payload)) + payload
+        await send(listening.router.streams[0], 31, body)
+        await wait_until(lambda: slowed(publisher))
+        assert (await publisher.status()).problems == ()  # the first target was not tried
+
+
+async def slowed(publisher: I2cpPublisher) -> int:
+    return (await publisher.status()).refused.get("slowed", 0)
+
+
+async def test_how_clients_encrypt_is_told_and_ml_kem_found_out_where_that_is_asked_for(make, listening):
+    router = listening.router
+    router.version, router.carries = b"0.9.68", True
+
+    async def encryption(publisher: I2cpPublisher) -> str:
+        await router.ask()
+        return (await publisher.status()).encryption
+
+    async with make() as publisher:
+        assert (await publisher.status()).encryption == ""
+        await publisher.standby()
+        assert await encryption(publisher) == "X25519"
+        assert len(router.streams) == 1
+    async with make(encryption="auto") as publisher:
+        await publisher.standby()
+
+        async def has_ml_kem() -> bool:
+            return await encryption(publisher) == "ML-KEM-768 with X25519, or X25519"
+
+        await wait_until(has_ml_kem, every_s=0.1)
 
 
 async def test_service_of_several_targets_listens_if_one_of_them_does(
