@@ -7,6 +7,9 @@ One task, `ServiceKeeper.run`, opens one session after another and holds each wi
 the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
+Where clients may encrypt with ML-KEM, each session looks whether the router has it. The next one offers it
+then, and follows at once a session on standby, which no client knows.
+
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
 publish again until then; afterwards a new one is opened, with a new encryption key.
 
@@ -39,7 +42,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
-from garlicfarm.i2p.lease_set import ML_KEM_768
+from garlicfarm.i2p.lease_set import ML_KEM_768, X25519
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
@@ -93,8 +96,8 @@ class Clients(Protocol):
 
 class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: looks whether the router has shown to have
-    ML-KEM; then clients may encrypt with it. None: they do not.
+    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: looks whether the router shows to have
+    ML-KEM; then clients of later sessions may encrypt with it. None: they do not.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
@@ -123,6 +126,7 @@ class ServiceKeeper:
         self._keys = keys
         self._plan = plan
         self._carries_ml_kem = carries_ml_kem
+        self._has_ml_kem = False  # the router that is connected, or was until the last session ended in order
         self._clients = clients
         self._configuration = configuration
         self._now_ms = now_ms
@@ -254,11 +258,12 @@ class ServiceKeeper:
             self._keys.check_expiry(date_ms, by_router=True)
             configurations = self._configure("standby"), self._configure("active")
             id_ = await create_session(connection, configurations[0])
+            types = (ML_KEM_768, X25519) if self._has_ml_kem else (X25519,)
             self.session = session = ServiceSession(
                 SessionStart(
                     id=id_,
                     configurations=configurations,
-                    private_key=X25519PrivateKey.generate(),
+                    private_keys={type_: X25519PrivateKey.generate() for type_ in types},
                     date_ms=date_ms,
                     now_s=trio.current_time(),
                 ),
@@ -291,7 +296,7 @@ class ServiceKeeper:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive, connection, session)
-                nursery.start_soon(self._offer_ml_kem, connection, session)
+                nursery.start_soon(self._find_ml_kem, connection, session)
                 await self._send(connection, session)
                 nursery.cancel_scope.cancel()
         except* PublisherError as group:
@@ -312,14 +317,18 @@ class ServiceKeeper:
             else:
                 self._wake.set()
 
-    async def _offer_ml_kem(self, connection: Connection, session: ServiceSession) -> None:
-        if self._carries_ml_kem is None or not may_have_ml_kem(connection.version):
+    async def _find_ml_kem(self, connection: Connection, session: ServiceSession) -> None:
+        """Look whether the router has it, until it has shown that, and have a session that clients do not
+        know yet followed by one that offers it."""
+        if self._carries_ml_kem is None or self._has_ml_kem or not may_have_ml_kem(connection.version):
             return
         pause_s = FIRST_PROBE_PAUSE_S
         while not await self._carries_ml_kem():
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PROBE_PAUSE_S)
-        session.offer(ML_KEM_768, X25519PrivateKey.generate())
+        self._has_ml_kem = True
+        if session.end(trio.current_time()):
+            self._wake.set()
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
         wake_s = math.inf
@@ -395,6 +404,7 @@ class ServiceKeeper:
         self.session, self._problem = None, failure
         if failure:
             self.router_date, self._renewal_end_s = None, -math.inf
+            self._has_ml_kem = False  # another one may be started in its place
         self._failures += bool(failure)
         self._queue.clear()
         if self._order is None:

@@ -23,14 +23,15 @@ ten minutes. So leases are shortened here. They are dated by the router's clock,
 it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
 
 Each session has encryption keys of its own, and keeps them. With shared ones, clients would keep encrypting
-for a router that has died.
+for a router that has died. With one more, those that know the session would be cut off: i2pd since 2.58
+refuses the answer to a SYN unless it comes by a ratchet for the key that it prefers of the newest LeaseSet.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -52,7 +53,6 @@ from garlicfarm.i2p.i2cp import (
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import (
-    X25519,
     EncryptionKey,
     Lease,
     LeaseSet,
@@ -107,12 +107,12 @@ class _Given(msgspec.Struct, frozen=True):
 
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     """A session as the router has created it. ``id``: the router's. ``configurations``: signed, for standby
-    and active. ``private_key``: of X25519; its clients encrypt for this. ``date_ms``: the router's clock at
-    ``now_s``."""
+    and active. ``private_keys``: by encryption type, the preferred one first; its clients encrypt for them.
+    ``date_ms``: the router's clock at ``now_s``."""
 
     id: int
     configurations: tuple[bytes, bytes]
-    private_key: X25519PrivateKey
+    private_keys: Mapping[int, X25519PrivateKey]
     date_ms: int
     now_s: float
 
@@ -153,8 +153,13 @@ class ServiceSession:
         self._connection = connection
         self._keys = keys
         self._plan = plan
-        self._encryption = {X25519: start.private_key}
-        self._offered: dict[int, X25519PrivateKey] = {}
+        self._private_keys = [
+            EncryptionKey(type_, key.private_bytes_raw()) for type_, key in start.private_keys.items()
+        ]
+        self._public_keys = tuple(
+            EncryptionKey(type_, key.public_key().public_bytes_raw())
+            for type_, key in start.private_keys.items()
+        )
         self._standby, self._active = start.configurations
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
@@ -278,17 +283,20 @@ class ServiceSession:
         self._pass_on(now_s)
         return True
 
-    def offer(self, type_: int, private_key: X25519PrivateKey) -> None:
-        """From the next LeaseSet on, clients encrypt for this key, and those that do not know the type for
-        the first one."""
-        self._offered = {type_: private_key}
+    def end(self, now_s: float) -> bool:
+        """Have this session followed by another one, unless clients may know its keys. Returns whether it
+        ends."""
+        if self.phase != "standby" or self._order is not None:
+            return False
+        self.drained_s = now_s
+        return True
 
     # ------------------------------------------------------------------ what is known
 
     @property
     def encryption(self) -> tuple[int, ...]:
-        """The types by which clients may encrypt, the preferred one first, in the newest LeaseSet."""
-        return tuple(self._encryption)
+        """The types by which clients may encrypt, the preferred one first."""
+        return tuple(key.type for key in self._public_keys)
 
     def published(self, order: PublishOrder) -> Published | None:
         """The newest LeaseSet that the router has read, if it was composed for ``order``."""
@@ -373,8 +381,7 @@ class ServiceSession:
 
     def _give(self, data: bytes) -> None:
         self._last = data
-        keys = [EncryptionKey(type_, key.private_bytes_raw()) for type_, key in self._encryption.items()]
-        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, keys))
+        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, self._private_keys))
 
     def _get_date(self, now_s: float, on_read: Callable[[], None] = lambda: None) -> None:
         self._heartbeat.on_asked(now_s, on_read)
@@ -395,7 +402,6 @@ class ServiceSession:
         now_ms = self.router_ms(now_s)
         self._keys.check_expiry(now_ms, by_router=True)
         keys, plan = self._keys.keys, self._plan
-        self._encryption = self._offered | self._encryption
         # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
         published_s = now_ms // 1000
         if self._order is not None:
@@ -406,10 +412,7 @@ class ServiceSession:
             destination=keys.destination,
             published_s=published_s,
             expires_s=plan.header_s,
-            encryption_keys=tuple(
-                EncryptionKey(type_, key.public_key().public_bytes_raw())
-                for type_, key in self._encryption.items()
-            ),
+            encryption_keys=self._public_keys,
             leases=self._leases(now_s),
             offline=keys.offline,
         )

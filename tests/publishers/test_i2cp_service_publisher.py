@@ -374,20 +374,16 @@ async def test_how_clients_encrypt_is_told_and_ml_kem_found_out_where_that_is_as
     router = listening.router
     router.version, router.carries = b"0.9.68", True
 
-    async def encryption(publisher: I2cpPublisher) -> str:
-        await router.ask()
-        return (await publisher.status()).encryption
-
     async with make() as publisher:
         assert (await publisher.status()).encryption == ""
         await publisher.standby()
-        assert await encryption(publisher) == "X25519"
+        assert (await publisher.status()).encryption == "X25519"
         assert len(router.streams) == 1
     async with make(encryption="auto") as publisher:
         await publisher.standby()
 
         async def has_ml_kem() -> bool:
-            return await encryption(publisher) == "ML-KEM-768 with X25519, or X25519"
+            return (await publisher.status()).encryption == "ML-KEM-768 with X25519, or X25519"
 
         await wait_until(has_ml_kem, every_s=0.1)
 

@@ -13,7 +13,7 @@ from garlicfarm.i2p.lease_set import ML_KEM_768, X25519, decode_lease_set
 from garlicfarm_plugin_i2cp.connection import may_have_ml_kem
 from garlicfarm_plugin_i2cp.ml_kem import PROBE_S, carries_ml_kem
 from garlicfarm_plugin_i2cp.service_keeper import FIRST_PROBE_PAUSE_S
-from garlicfarm_plugin_i2cp.service_session import DEFAULT
+from garlicfarm_plugin_i2cp.service_session import DEFAULT, DRAIN_S
 from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, DESTROY_SESSION, SEND_MESSAGE
 from tests.publishers.service_keeper.keeper_bench import Bench, publishing
 
@@ -58,32 +58,59 @@ def types(body: bytes, count: int) -> list[int]:
     return [key.type for key in lease_set.encryption_keys]
 
 
-async def test_ml_kem_is_offered_once_the_router_has_shown_to_have_it(bench, nursery, autojump_clock):
+async def test_session_on_standby_is_followed_by_one_with_ml_kem_once_the_router_has_shown_it(
+    bench, nursery, autojump_clock
+):
+    probe = Probe(True)
+    made = await bench_with(bench, nursery, b"0.9.68", probe)
+    await made.keeper.standby()
+    assert made.keeper.session.encryption == (X25519,)
+    probe.may_answer.set()
+    await wait_all_tasks_blocked()
+    assert made.keeper.is_ready  # while the next one builds tunnels, too
+    await made.keeper.standby()
+    await made.keeper.publish(made.order())
+    bodies = made.router.bodies(CREATE_LEASE_SET_2)
+    assert types(bodies[0], 1) == [X25519]
+    assert types(bodies[-1], 2) == [ML_KEM_768, X25519]
+    assert made.keeper.session.encryption == (ML_KEM_768, X25519)
+    assert len(made.connected_at) == 2
+    assert probe.asked == 1
+
+
+@pytest.mark.parametrize("retires", [False, True])
+async def test_session_that_clients_know_keeps_its_keys_and_the_next_one_has_ml_kem(
+    bench, nursery, autojump_clock, retires
+):
+    """A key added to it would cut its clients off."""
     probe = Probe(True)
     made = await bench_with(bench, nursery, b"0.9.68", probe)
     await publishing(made)
-    assert made.keeper.session.encryption == (X25519,)
+    if retires:
+        await made.keeper.retire(None)
     probe.may_answer.set()
-    first = len(made.router.bodies(CREATE_LEASE_SET_2))
     await trio.sleep(DEFAULT.republish_s + 1)
-    bodies = made.router.bodies(CREATE_LEASE_SET_2)
-    assert [types(body, 1) for body in bodies[:first]] == [[X25519]] * first
-    assert types(bodies[first], 2) == [ML_KEM_768, X25519]
-    assert bodies[first][-KEY_BYTES:] == bodies[0][-KEY_BYTES:]  # clients that know it need no new one
+    await made.router.ask()
+    await wait_all_tasks_blocked()
+    assert {tuple(types(body, 1)) for body in made.router.bodies(CREATE_LEASE_SET_2)} == {(X25519,)}
+    assert len(made.connected_at) == 1
+    await made.keeper.retire(None)
+    await trio.sleep(DEFAULT.lease_s + 2 * DRAIN_S)
     assert made.keeper.session.encryption == (ML_KEM_768, X25519)
     assert probe.asked == 1
 
 
-async def test_retired_session_composes_nothing_when_ml_kem_is_found(bench, nursery, autojump_clock):
-    probe = Probe(True)
-    made = await bench_with(bench, nursery, b"0.9.68", probe)
-    await publishing(made)
-    await made.keeper.retire(None)
+async def test_router_that_has_died_has_to_show_it_again(bench, nursery, autojump_clock):
+    probe = Probe(True, False)
     probe.may_answer.set()
-    await wait_all_tasks_blocked()
-    await made.router.ask()
-    await wait_all_tasks_blocked()
-    assert types(made.router.bodies(CREATE_LEASE_SET_2)[-1], 1) == [X25519]
+    made = await bench_with(bench, nursery, b"0.9.68", probe)
+    await made.keeper.standby()
+    await trio.sleep(5)
+    assert made.keeper.session.encryption == (ML_KEM_768, X25519)
+    await made.router.kill()
+    await trio.sleep(5)
+    assert made.keeper.session.encryption == (X25519,)
+    assert probe.asked == 2
 
 
 async def test_router_that_has_not_shown_it_is_tried_again_later(bench, nursery, autojump_clock):
