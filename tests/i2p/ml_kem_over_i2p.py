@@ -1,7 +1,7 @@
 """A service that offers ML-KEM where its router has it, through real i2pd routers: a script.
 
-One router serves, by the publisher `i2cp` in this process; one is the client's; two store LeaseSets.
-It publishes once it knows that its router has ML-KEM, or so many seconds after it is on standby.
+One router serves, by the publisher `i2cp` in this process; two store LeaseSets. It publishes once it knows
+that its router has ML-KEM, or so many seconds after it is on standby.
 """
 
 from __future__ import annotations
@@ -15,23 +15,20 @@ from pathlib import Path
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys
-from garlicfarm.errors import PublisherError, RemoteProtocolError, UnreachableError
-from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.errors import PublisherError
 from garlicfarm.lab.i2pd import i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
-from garlicfarm.lab.site import fetch
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from tests.i2p.script import tell
-from tests.i2p.service_options import ANSWER_S, READY_S, Site
+from tests.i2p.service_options import READY_S, Site
 from tests.running import wait_until
 
 
 async def main(directory: Path, wait_s: float) -> None:
-    host = b32_address(create_keys(directory / "site.key").destination)
+    create_keys(directory / "site.key")
     plans = [
         RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
-        RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
         *[RouterPlan(has_leaf=False)] * 2,
     ]
     site = Site("site")
@@ -69,11 +66,6 @@ async def main(directory: Path, wait_s: float) -> None:
                     break
                 await trio.sleep(1)
             tell("encryption", text=(await publisher.status()).encryption)
-            while True:
-                with suppress(UnreachableError, RemoteProtocolError), trio.move_on_after(ANSWER_S):
-                    tell("client", text=await fetch(routers[1].proxy, host))
-                    break
-                await trio.sleep(1)
         nursery.cancel_scope.cancel()
 
 

@@ -29,4 +29,4 @@ def test_service_offers_ml_kem_where_its_router_has_it(tmp_path: Path) -> None:
     found = run_script("ml_kem_over_i2p", tmp_path, str(wait_s), timeout_s=380)
     told = {each.pop("what"): each for each in found}
     text = "ML-KEM-768 with X25519, or X25519" if has_it else "X25519"
-    assert told == {"encryption": {"text": text}, "client": {"text": "site"}}
+    assert told == {"encryption": {"text": text}}

@@ -55,8 +55,9 @@ def test_byte_limit_of_none_lets_all_pass_and_another_forgets_only_who_was_silen
     assert all(ByteLimit(0).pass_(b"a", 1 << 40, 5.0) == 5.0 for _ in range(3))
     limit = ByteLimit(60)
     limit.pass_(b"first", 120, 0.0)
-    limit.pass_(b"second", 120, 0.0)
+    limit.pass_(b"second", 60, 0.0)
+    limit.pass_(b"first", 60, 0.0)
     for number in range(8191):
         limit.pass_(b"%d" % number, 60, 0.0)
-    assert limit.pass_(b"second", 60, 0.0) == 120.0
-    assert limit.pass_(b"first", 60, 0.0) == 0.0
+    assert limit.pass_(b"first", 60, 0.0) == 180.0
+    assert limit.pass_(b"second", 60, 0.0) == 0.0
