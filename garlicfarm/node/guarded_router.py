@@ -3,7 +3,7 @@
 Every method raises `RouterError` in place of what the plugin may not raise, and of answers of another type,
 outside their ranges, or about another destination. `run` enters the plugin, and enters it again half a minute
 after it has failed inside; meanwhile every query is a `RouterError`. A defect is logged as an error, once
-until the plugin answers again or fails in another way.
+until the same method answers again, or fails in another way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GuardedRouter(Router):
         self._plugin = plugin
         self._name = name
         self._log = log
-        self._defect = ""
+        self._defects: dict[str, str] = {}  # the last of each method, until it answers
         self._is_entered = False
 
     async def run(self) -> NoReturn:
@@ -47,7 +47,7 @@ class GuardedRouter(Router):
                     self.is_tried.set()
                     await trio.sleep_forever()
             except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
-                self._note(group)
+                self._note("__aenter__", group)
             finally:
                 self._is_entered = False
                 self.is_tried.set()
@@ -61,7 +61,7 @@ class GuardedRouter(Router):
             if control is not None and not (isinstance(control, bytes) and len(control) == HASH_BYTES):
                 raise TypeError("control is no hash of 32 bytes")
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            self._note(error)
+            self._note("control", error)
             return None
         return control
 
@@ -71,11 +71,11 @@ class GuardedRouter(Router):
         try:
             return self._plugin.measures_served is True
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            self._note(error)
+            self._note("measures_served", error)
             return False
 
     async def answer_tests(self) -> None:
-        await self._ask(self._plugin.answer_tests, lambda _: None)
+        await self._ask("answer_tests", self._plugin.answer_tests, lambda _: None)
 
     async def look_up_own(self, leaf: bytes) -> OwnLookUp:
         def check(answer: object) -> OwnLookUp:
@@ -83,11 +83,13 @@ class GuardedRouter(Router):
             _is_about(leaf, found.status.hash)
             return found
 
-        return await self._ask(partial(self._plugin.look_up_own, leaf), check)
+        return await self._ask("look_up_own", partial(self._plugin.look_up_own, leaf), check)
 
     async def get_local_router_status(self) -> RouterStatus:
         return await self._ask(
-            self._plugin.get_local_router_status, lambda answer: checked(answer, RouterStatus)
+            "get_local_router_status",
+            self._plugin.get_local_router_status,
+            lambda answer: checked(answer, RouterStatus),
         )
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
@@ -96,7 +98,9 @@ class GuardedRouter(Router):
             _is_about(leaf, found.destination)
             return found
 
-        return await self._ask(partial(self._plugin.get_local_leaf_status, leaf), check)
+        return await self._ask(
+            "get_local_leaf_status", partial(self._plugin.get_local_leaf_status, leaf), check
+        )
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         def check(answer: object) -> RemoteStatus | None:
@@ -106,30 +110,37 @@ class GuardedRouter(Router):
             _is_about(master_or_leaf, found.hash)
             return found
 
-        return await self._ask(partial(self._plugin.get_remote_measured_status, master_or_leaf), check)
+        return await self._ask(
+            "get_remote_measured_status",
+            partial(self._plugin.get_remote_measured_status, master_or_leaf),
+            check,
+        )
 
-    async def _ask(self, ask: Callable[[], Awaitable[object]], check: Callable[[object], T]) -> T:
+    async def _ask(
+        self, method: str, ask: Callable[[], Awaitable[object]], check: Callable[[object], T]
+    ) -> T:
         if not self._is_entered:
-            raise self._failed()
+            raise RouterError(self._defects.get("__aenter__", f"the router plugin {self._name} has ended"))
         try:
             answer = check(await ask())
         except (RouterError, NotSupported, trio.TooSlowError):
             raise
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            self._note(error)
-            raise self._failed() from None
-        self._defect = ""
+            raise RouterError(self._note(method, error)) from None
+        self._defects.pop(method, None)
         return answer
 
-    def _note(self, error: BaseException) -> None:
+    def _note(self, method: str, error: BaseException) -> str:
+        """Tell a defect, once; the sentence."""
         found = first_error(error)
-        defect = f"{type(found).__name__}: {found} ({place_of(found)})"
-        if defect != self._defect:
-            self._log.error("router-defect", cause=f"the router plugin {self._name} has failed: {defect}")
-        self._defect = defect
-
-    def _failed(self) -> RouterError:
-        return RouterError(f"the router plugin {self._name} has failed: {self._defect}")
+        defect = (
+            f"the router plugin {self._name} has failed in {method}: {type(found).__name__}: {found} "
+            f"({place_of(found)})"
+        )
+        if defect != self._defects.get(method):
+            self._log.error("router-defect", cause=defect)
+            self._defects[method] = defect
+        return defect
 
 
 def _is_about(asked: bytes, answered: str) -> None:

@@ -116,10 +116,21 @@ async def test_defect_is_told_once_and_counts_as_silence(guarded, plugin, log, a
     assert cause in told
     plugin.answer = RouterStatus(uptime=5)
     assert await guarded.get_local_router_status() == plugin.answer
+    assert await guarded.answer_tests() is None
     plugin.answer = answer
     with pytest.raises(RouterError):
         await guarded.get_local_router_status()
     assert len(log.errors) == 2
+
+
+async def test_method_that_fails_beside_one_that_answers_is_told_once(guarded, plugin, log):
+    for _ in range(3):
+        plugin.answer = RouterStatus(uptime=5)
+        await guarded.get_local_router_status()
+        plugin.answer = KeyError("bw")
+        with pytest.raises(RouterError, match="has failed in get_local_leaf_status: KeyError"):
+            await guarded.get_local_leaf_status(HASH)
+    assert len(log.errors) == 1
 
 
 async def test_answers_about_another_destination_are_defects(guarded, plugin, log):
