@@ -7,8 +7,8 @@ One task, `ServiceKeeper.run`, opens one session after another and holds each wi
 the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
-Where clients may encrypt with ML-KEM, each session looks whether the router has it. The next one offers it
-then, and follows at once a session on standby, which no client knows.
+Where clients may encrypt with ML-KEM, it is tried beside the first session whether the router can. The next
+session offers it, and replaces one on standby, which no client knows, at once.
 
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
 publish again until then; afterwards a new one is opened, with a new encryption key.
@@ -96,8 +96,8 @@ class Clients(Protocol):
 
 class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: looks whether the router shows to have
-    ML-KEM; then clients of later sessions may encrypt with it. None: they do not.
+    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: whether the router has just shown that it has
+    ML-KEM; clients of later sessions may encrypt with it then. None: clients never do.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
@@ -327,7 +327,7 @@ class ServiceKeeper:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PROBE_PAUSE_S)
         self._has_ml_kem = True
-        if session.end(trio.current_time()):
+        if self._order is None and session.end(trio.current_time()):
             self._wake.set()
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
