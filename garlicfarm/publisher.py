@@ -93,8 +93,9 @@ class Publisher(ABC):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Where the service listens that it publishes, HOST:PORT each. The node tests them, unless ``check``
-        names something else, and publishes while one of them accepts connections."""
+        """Where the service listens that it publishes: HOST:PORT, or the http:// URL of a page that says
+        whether it is up. The node tests them, unless ``check`` names something else, and publishes while one
+        of them accepts connections, or has a page with a status of 200 to 399."""
         return ()
 
     @property
@@ -143,6 +144,12 @@ class Publisher(ABC):
         when the rules change, whatever else is under way, and before the first ``async with``; it must not
         wait. They hold until they change, also where it is left and entered again."""
         return False
+
+    def leave_out(self, targets: frozenset[str]) -> None:
+        """The node's tests have found these of `targets` down: clients should be served by the others, if
+        there are any. Called at once when that changes; it must not wait. It holds until it changes, also
+        where this publisher is left and entered again."""
+        return
 
     def has_met(self, client: bytes) -> bool | None:
         """Whether a stream of the client with this hash of its destination (32 bytes) has come to what it

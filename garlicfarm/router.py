@@ -57,10 +57,13 @@ class OwnLookUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Router(ABC):
-    """One I2P router. An async context manager: entered once by the node, left when it ends.
+    """One I2P router. An async context manager: entered by the node, left when it ends. What it opens must
+    end when it is left; where that fails, it is entered again later.
 
     Every method may raise `RouterError` (the router cannot be queried, or its answer is unusable) and
-    `NotSupported` (it never can). The caller sets deadlines. A cancelled query has no effect.
+    `NotSupported` (it never can). Any other error is a defect of the plugin, and so is an answer of another
+    type, outside its range, or about another destination: the node logs it, and the router counts as one that
+    does not answer. The caller sets deadlines. A cancelled query has no effect.
     """
 
     api_version: ClassVar[int] = 2

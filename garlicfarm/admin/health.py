@@ -49,13 +49,14 @@ def utc(date_ms: int) -> str:
 
 
 def streams_text(publisher: Mapping[str, Any]) -> str:
-    """The streams of a publisher, from its row: how many are open, and what was refused; "" where it has
-    none."""
+    """The streams of a publisher, from its row: how many are open, how they may be encrypted, and what was
+    refused; "" where it has none."""
     if (streams := publisher.get("streams")) is None:
         return ""
     causes = sorted(publisher["refused"].items(), key=lambda each: -each[1])
     told = ", ".join(f"{cause} {count:,}" for cause, count in causes)
-    return f"{streams['open']} of {streams['most']} streams" + (f", refused: {told}" if told else "")
+    how = f", encryption: {publisher['encryption']}" if publisher.get("encryption") else ""
+    return f"{streams['open']} of {streams['most']} streams{how}" + (f", refused: {told}" if told else "")
 
 
 def feed_word(feed: Mapping[str, Any]) -> str:

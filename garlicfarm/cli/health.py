@@ -55,7 +55,8 @@ def health(options: Options, local: bool) -> Exit:
         )
         publishers = body.get("publishers") or ()
         found["publishers"] = [
-            {key: row.get(key) for key in ("plugin", "streams", "refused", "targets")} for row in publishers
+            {key: row.get(key) for key in ("plugin", "streams", "encryption", "refused", "targets")}
+            for row in publishers
         ]
         streams = "".join(
             f"; publisher {row['plugin']} of this node: {text}"

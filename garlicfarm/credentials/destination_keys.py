@@ -40,14 +40,19 @@ class _Bundle(msgspec.Struct, forbid_unknown_fields=True):
     configurations: dict[Purpose, str]
 
 
+def make_keys() -> DestinationKeys:
+    """The long-term key of a new destination, in memory."""
+    seed = secrets.token_bytes(PRIVATE_BYTES)
+    destination = make_destination(public_key(ED25519, seed), secrets.token_bytes(FILLER_BYTES))
+    return DestinationKeys(destination=destination, seed=seed)
+
+
 def create_keys(path: Path) -> DestinationKeys:
     """Make a new destination and write its long-term key to ``path``.
 
     Raises `ConfigError`: ``path`` exists or cannot be written.
     """
-    seed = secrets.token_bytes(PRIVATE_BYTES)
-    destination = make_destination(public_key(ED25519, seed), secrets.token_bytes(FILLER_BYTES))
-    keys = DestinationKeys(destination=destination, seed=seed)
+    keys = make_keys()
     write_private_file(path, f"{keys.sam_private_key()}\n".encode())
     return keys
 

@@ -23,6 +23,14 @@ def read_private_file(path: Path) -> str:
         raise ConfigError([f"{path} is not text"]) from None
 
 
+def read_password(path: Path) -> str:
+    """The first line of a file that holds a password, without its end; it may be empty.
+
+    :raises ConfigError: as `read_private_file`.
+    """
+    return read_private_file(path).partition("\n")[0].removesuffix("\r")
+
+
 def read_private_bytes(path: Path) -> bytes:
     """The bytes of a file that holds a secret.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.private_files import read_password
 from garlicfarm.errors import ConfigError
 
 MAX_CHARACTERS = 64
@@ -25,19 +25,20 @@ class RouterLogin(msgspec.Struct, frozen=True):
         return f"<RouterLogin {self.user}>"
 
 
-def read_login(user: str, password_file: str, base_dir: Path) -> RouterLogin | None:
+def read_login(user: str, password_file: str, base_dir: Path, prefix: str = "") -> RouterLogin | None:
     """The login of two configuration keys; None: neither is set.
 
     :param password_file: with mode 0600; the password is its first line
+    :param prefix: of the keys ``user`` and ``password_file``, for errors
     :raises ConfigError: only one is set, the file cannot be read, or a word cannot be sent (the operator's
         fault)
     """
     if not user and not password_file:
         return None
     if not user or not password_file:
-        raise ConfigError(["user and password_file go together: set both, or neither"])
-    login = RouterLogin(user, read_private_file(base_dir / password_file).partition("\n")[0].rstrip("\r"))
-    for name, word in (("user", login.user), (f"the first line of {password_file}", login.password)):
+        raise ConfigError([f"{prefix}user and {prefix}password_file go together: set both, or neither"])
+    login = RouterLogin(user, read_password(base_dir / password_file))
+    for name, word in ((f"{prefix}user", login.user), (f"the first line of {password_file}", login.password)):
         if not 1 <= len(word) <= MAX_CHARACTERS or not all(
             "!" <= each <= "~" and each != '"' for each in word
         ):

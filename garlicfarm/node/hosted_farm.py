@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,12 +29,12 @@ from garlicfarm.net.handshake import DialCredentials, wall_ms
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.dialler import dial_member
 from garlicfarm.node.epochs import Epochs
+from garlicfarm.node.guarded_router import GuardedRouter
 from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, check_retention, make_feeds
 from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.retention import Retention
 from garlicfarm.node.transports import Transports
 from garlicfarm.plugins import make_router
-from garlicfarm.router import Router
 from garlicfarm.storage import (
     DataDirectory,
     LogReader,
@@ -71,12 +71,15 @@ class HostedFarm:
     view: FarmAdminView
     retention: Retention
     credentials: FarmCredentials
-    router: Router | None
+    router: GuardedRouter | None
     feeds: Sequence[HostedFeed]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
-        async with self.router or nullcontext(), trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            if self.router is not None:
+                nursery.start_soon(self.router.run)
+                await self.router.is_tried.wait()
             await nursery.start(self.replica.run)
             nursery.start_soon(self.retention.run)
             await nursery.start(self.view.rankings.run)
@@ -134,7 +137,8 @@ def open_farm(
     router = None
     if section.router:
         table = {key: value for key, value in section.router.items() if key != "plugin"}
-        router = make_router(section.router["plugin"], table, config.base_dir)
+        plugin = section.router["plugin"]
+        router = GuardedRouter(make_router(plugin, table, config.base_dir), plugin, log)
     dial_credentials = DialCredentials(
         section.name,
         str(node_id),

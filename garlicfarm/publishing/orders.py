@@ -69,9 +69,10 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     its destination. ``published_ms``: the date of the newest
     LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
     later. ``router_date``: the router's newest answer, where it tells the time and can still be reached; a
-    node whose clock differs does not offer itself. ``refused``: how many packets and streams were refused or
-    dropped since the publisher was made, by cause, a fixed phrase each. ``problems``: one sentence each, for
-    operators."""
+    node whose clock differs does not offer itself. ``encryption``: how clients may encrypt what they send, a
+    phrase for operators; "": the publisher does not say. ``refused``: how many packets and streams were
+    refused or dropped since the publisher was made, by cause, a fixed phrase each. ``problems``: one sentence
+    each, for operators."""
 
     is_publishing: bool
     is_ready: bool = True
@@ -81,6 +82,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     published_ms: U63 | None = None
     leaf: DestinationStatus | None = None
     router_date: ClockReading | None = None
+    encryption: str = ""
     refused: Annotated[dict[str, U63], msgspec.Meta(max_length=MAX_CAUSES)] = {}
     problems: tuple[str, ...] = ()
 

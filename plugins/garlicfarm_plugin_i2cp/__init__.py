@@ -70,6 +70,9 @@ class I2cpPublisher(Publisher):
     def restrict_clients(self, rules: ClientRules) -> bool:
         return self._publisher.restrict_clients(rules)
 
+    def leave_out(self, targets: frozenset[str]) -> None:
+        self._publisher.leave_out(targets)
+
     def has_met(self, client: bytes) -> bool | None:
         return self._publisher.has_met(client)
 

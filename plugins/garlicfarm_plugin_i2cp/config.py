@@ -38,6 +38,11 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         msgspec.Meta(max_length=MAX_TARGETS),
         setting("Mode service: in place of target, several that serve the same."),
     ] = ()
+    check_path: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^(/[!-~]{0,255})?\Z"),
+        setting("Mode service: a page of each target, whose status must be 200 to 399 for it to be up."),
+    ] = ""
     balance: Annotated[
         Balance,
         setting("Mode service: streams go to the targets by turn, or in order to the first that is up."),
@@ -51,8 +56,8 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         setting("Mode service: leases of 90 s, or of 50 s, which help clients of i2pd only."),
     ] = "default"
     encryption: Annotated[
-        Literal["x25519", "ml-kem"],
-        setting("Mode service: how clients encrypt; ml-kem is ML-KEM-768 with X25519, or X25519."),
+        Literal["x25519", "auto"],
+        setting("Mode service: how clients encrypt; auto adds ML-KEM-768 with X25519 where the router can."),
     ] = "x25519"
     client_headers: Annotated[
         bool, setting("Mode service: HTTP requests get headers that name the client.")
@@ -94,11 +99,17 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
     max_connections_per_minute: Annotated[
         int, setting("Mode service: that one client may open; 0: any number.", ge=0, le=1_000_000)
     ] = 0
+    max_kbytes_per_minute: Annotated[
+        int,
+        setting("Mode service: of one client, both ways; beyond, it is slowed; 0: any.", ge=0, le=10**9),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.mode == "service":
             if not (self.keys and (self.own_targets or self.ports)):
                 raise ValueError("mode service needs target and keys")
+            if self.check_path and not self.own_targets:
+                raise ValueError("check_path is for target or targets")
             if self.target and self.targets:
                 raise ValueError("name the target in targets, too, and leave out target")
             if self.webirc_password_file and self.filters_http:

@@ -158,9 +158,9 @@ def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddre
     return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login)
 
 
-def has_ml_kem(version: str) -> bool:
-    """Whether a router of this version of I2P, as ``0.9.67``, can have encryption types with ML-KEM. i2pd
-    2.45 says its own version, ``2.45.1``."""
+def may_have_ml_kem(version: str) -> bool:
+    """Whether a router of this version of I2P, as ``0.9.67``, may have encryption types with ML-KEM, which
+    i2pd has if it was built with OpenSSL 3.5 or later. i2pd 2.45 says its own version, ``2.45.1``."""
     found = re.fullmatch(r"0\.(\d{1,4})\.(\d{1,4})", version)
     return found is not None and (int(found[1]), int(found[2])) >= _ML_KEM_SINCE
 

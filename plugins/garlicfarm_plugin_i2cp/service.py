@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -25,7 +26,7 @@ import trio
 from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768, X25519
+from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -44,6 +45,7 @@ from garlicfarm.service_keys import ServiceKeys, check_targets
 from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
+from garlicfarm_plugin_i2cp.ml_kem import carries_ml_kem
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_options import ServiceOptions
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
@@ -87,7 +89,9 @@ class ServicePublisher(Publisher):
             ports=options.ports,
             http=options.http,
             limits=msgspec.structs.replace(
-                limits_for(_max_open_files()), connections_per_minute=config.max_connections_per_minute
+                limits_for(_max_open_files()),
+                connections_per_minute=config.max_connections_per_minute,
+                bytes_per_minute=config.max_kbytes_per_minute * BYTES_PER_KB,
             ),
             random=random.SystemRandom(),
             drain_s=config.drain_s,
@@ -99,7 +103,11 @@ class ServicePublisher(Publisher):
             self._server,
             configuration=self._configuration,
             now_ms=_now_ms,
-            encryption=(ML_KEM_768, X25519) if config.encryption == "ml-kem" else (X25519,),
+            carries_ml_kem=(
+                partial(carries_ml_kem, router, int(signed.get("inbound.length", config.hops)), _now_ms)
+                if config.encryption == "auto"
+                else None
+            ),
         )
         self._background = Background()
 
@@ -109,7 +117,7 @@ class ServicePublisher(Publisher):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(endpoint.authority for endpoint in self._endpoints)
+        return self._server.targets
 
     @property
     def key(self) -> KeyReport | None:
@@ -162,6 +170,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            encryption="" if session is None else _encryption(session.encryption),
             refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
         )
@@ -215,6 +224,10 @@ class ServicePublisher(Publisher):
         self._server.restrict(rules.admits)
         return True
 
+    def leave_out(self, targets: frozenset[str]) -> None:
+        """See `Publisher.leave_out`. New streams go to the others; open ones stay."""
+        self._server.leave_out(targets)
+
     def has_met(self, client: bytes) -> bool | None:
         return self._server.has_met(client)
 
@@ -237,6 +250,10 @@ class ServicePublisher(Publisher):
     def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         options = session_options(purpose, self.config.hops, self.config.quantity)
         return self._keys.keys.session_configuration(options, now_ms, purpose)
+
+
+def _encryption(types: Sequence[int]) -> str:
+    return "ML-KEM-768 with X25519, or X25519" if ML_KEM_768 in types else "X25519"
 
 
 def _now_ms() -> int:

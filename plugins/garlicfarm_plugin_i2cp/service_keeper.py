@@ -7,6 +7,9 @@ One task, `ServiceKeeper.run`, opens one session after another and holds each wi
 the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
+Where clients may encrypt with ML-KEM, it is tried beside the first session whether the router can. The next
+session offers it, and replaces one on standby, which no client knows, at once.
+
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
 publish again until then; afterwards a new one is opened, with a new encryption key.
 
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import NoReturn, Protocol
 
 import trio
@@ -39,11 +42,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
-from garlicfarm.i2p.lease_set import X25519
+from garlicfarm.i2p.lease_set import ML_KEM_768, X25519
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, has_ml_kem, open_connection
+from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, may_have_ml_kem, open_connection
 from garlicfarm_plugin_i2cp.rate import ByteRate
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
@@ -58,6 +61,8 @@ from garlicfarm_plugin_i2cp.streaming.stream import Keys
 MAX_QUEUED = 128
 """Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16
+FIRST_PROBE_PAUSE_S, LAST_PROBE_PAUSE_S = 60.0, 3600.0
+"""How long after a router has not shown that it has ML-KEM it is tried again, at first and at last."""
 LATE_S = 1.0
 """The task that sends is never so late unless its process was stopped, or the machine is overloaded."""
 
@@ -91,8 +96,8 @@ class Clients(Protocol):
 
 class ServiceKeeper:
     """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``encryption``: the types that clients may encrypt with, the
-    preferred one first; X25519 alone where the router is too old for the others.
+    ms since 1970, which ``now_ms`` reads. ``carries_ml_kem``: whether the router has just shown that it has
+    ML-KEM; clients of later sessions may encrypt with it then. None: clients never do.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
@@ -109,7 +114,7 @@ class ServiceKeeper:
         *,
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
-        encryption: Sequence[int] = (X25519,),
+        carries_ml_kem: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.session: ServiceSession | None = None
         self.router_date: ClockReading | None = None
@@ -120,8 +125,8 @@ class ServiceKeeper:
         self._router = router
         self._keys = keys
         self._plan = plan
-        self._encryption = tuple(encryption)
-        self._old_router = ""
+        self._carries_ml_kem = carries_ml_kem
+        self._has_ml_kem = False  # the router that is connected, or was until the last session ended in order
         self._clients = clients
         self._configuration = configuration
         self._now_ms = now_ms
@@ -192,7 +197,7 @@ class ServiceKeeper:
     def problem(self) -> str:
         """What is wrong, "" if nothing is."""
         if self._problem or self.session is None or self._is_well:
-            return self._problem or self._old_router
+            return self._problem
         return f"the router at {self._router.text} has no tunnels for the service"
 
     def on_keys(self) -> None:
@@ -253,11 +258,12 @@ class ServiceKeeper:
             self._keys.check_expiry(date_ms, by_router=True)
             configurations = self._configure("standby"), self._configure("active")
             id_ = await create_session(connection, configurations[0])
+            types = (ML_KEM_768, X25519) if self._has_ml_kem else (X25519,)
             self.session = session = ServiceSession(
                 SessionStart(
                     id=id_,
                     configurations=configurations,
-                    private_keys={type_: X25519PrivateKey.generate() for type_ in self._types(connection)},
+                    private_keys={type_: X25519PrivateKey.generate() for type_ in types},
                     date_ms=date_ms,
                     now_s=trio.current_time(),
                 ),
@@ -281,17 +287,6 @@ class ServiceKeeper:
                 if does_router_answer and not self._holding.cancel_called:
                     await destroy_session(connection, id_, *self._queue)
 
-    def _types(self, connection: Connection) -> Sequence[int]:
-        types = self._encryption if has_ml_kem(connection.version) else (X25519,)
-        if types != self._encryption:
-            self._old_router = (
-                f"the router at {self._router.text} is too old for ML-KEM (i2pd 2.58 and Java I2P 2.10 have "
-                "it): clients encrypt with X25519 alone"
-            )
-        else:
-            self._old_router = ""
-        return types
-
     def _configure(self, purpose: Purpose) -> bytes:
         return self._configuration(purpose, self._now_ms())
 
@@ -301,6 +296,7 @@ class ServiceKeeper:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive, connection, session)
+                nursery.start_soon(self._find_ml_kem, connection, session)
                 await self._send(connection, session)
                 nursery.cancel_scope.cancel()
         except* PublisherError as group:
@@ -320,6 +316,19 @@ class ServiceKeeper:
                 self._clients.on_payload(message.payload)
             else:
                 self._wake.set()
+
+    async def _find_ml_kem(self, connection: Connection, session: ServiceSession) -> None:
+        """Look whether the router has it, until it has shown that, and have a session that clients do not
+        know yet followed by one that offers it."""
+        if self._carries_ml_kem is None or self._has_ml_kem or not may_have_ml_kem(connection.version):
+            return
+        pause_s = FIRST_PROBE_PAUSE_S
+        while not await self._carries_ml_kem():
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PROBE_PAUSE_S)
+        self._has_ml_kem = True
+        if self._order is None and session.end(trio.current_time()):
+            self._wake.set()
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
         wake_s = math.inf
@@ -395,6 +404,7 @@ class ServiceKeeper:
         self.session, self._problem = None, failure
         if failure:
             self.router_date, self._renewal_end_s = None, -math.inf
+            self._has_ml_kem = False  # another one may be started in its place
         self._failures += bool(failure)
         self._queue.clear()
         if self._order is None:

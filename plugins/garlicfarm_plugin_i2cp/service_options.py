@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.private_files import read_password
 from garlicfarm.errors import ConfigError
 from garlicfarm.plugin_settings import collect_problems
 from garlicfarm.service_keys import parse_target
@@ -32,11 +32,11 @@ class ServiceOptions:
         password = ""
         with collect_problems(problems, "publisher i2cp"):
             if config.webirc_password_file:
-                password = _read_password(base_dir / config.webirc_password_file)
+                password = _webirc_password(base_dir / config.webirc_password_file)
         self.targets: Targets | None = None
         with collect_problems(problems, "publisher i2cp"):
             if own := config.own_targets:
-                self.targets = self._targets(own, password)
+                self.targets = self._targets(own, password, config.check_path)
         self.ports: dict[int, Targets] = {}
         for port, targets in config.ports.items():
             with collect_problems(problems, f"publisher i2cp: ports.{port}"):
@@ -59,7 +59,7 @@ class ServiceOptions:
                 posts=posts,
             )
 
-    def _targets(self, texts: Sequence[str], webirc_password: str = "") -> Targets:
+    def _targets(self, texts: Sequence[str], webirc_password: str = "", check_path: str = "") -> Targets:
         """Raises `ConfigError`."""
         endpoints = [parse_target(text) for text in texts]
         has_client_addresses = self._config.client_addresses
@@ -71,6 +71,7 @@ class ServiceOptions:
         self.endpoints += endpoints
         return Targets(
             endpoints,
+            check_path=check_path,
             balance=self._config.balance,
             has_client_addresses=has_client_addresses,
             webirc_password=webirc_password,
@@ -87,9 +88,9 @@ def _is_host(text: str) -> bool:
     return text.isascii() and text.isprintable() and not set(text) & set(" /?#@,")
 
 
-def _read_password(path: Path) -> str:
+def _webirc_password(path: Path) -> str:
     """The first line of a file: one word of IRC's. Raises `ConfigError`."""
-    password = read_private_file(path).partition("\n")[0].removesuffix("\r")
+    password = read_password(path)
     is_word = password.isprintable() and " " not in password and not password.startswith(":")
     if not (is_word and 1 <= len(password) <= MAX_PASSWORD_CHARACTERS):
         raise ConfigError(

@@ -23,7 +23,8 @@ ten minutes. So leases are shortened here. They are dated by the router's clock,
 it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
 
 Each session has encryption keys of its own, and keeps them. With shared ones, clients would keep encrypting
-for a router that has died.
+for a router that has died. With one more, those that know the session would be cut off: i2pd since 2.58
+refuses the answer to a SYN unless it comes by a ratchet for the key that it prefers of the newest LeaseSet.
 """
 
 from __future__ import annotations
@@ -282,7 +283,20 @@ class ServiceSession:
         self._pass_on(now_s)
         return True
 
+    def end(self, now_s: float) -> bool:
+        """Have this session followed by another one, unless clients may know its keys. Returns whether it
+        ends."""
+        if self.phase != "standby" or self._order is not None:
+            return False
+        self.drained_s = now_s
+        return True
+
     # ------------------------------------------------------------------ what is known
+
+    @property
+    def encryption(self) -> tuple[int, ...]:
+        """The types by which clients may encrypt, the preferred one first."""
+        return tuple(key.type for key in self._public_keys)
 
     def published(self, order: PublishOrder) -> Published | None:
         """The newest LeaseSet that the router has read, if it was composed for ``order``."""

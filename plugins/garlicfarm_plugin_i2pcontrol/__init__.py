@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.private_files import read_password
+from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
@@ -53,7 +54,7 @@ class I2PControlConfig(Settings, frozen=True, kw_only=True):
     connection there could also read the data directory.
     ``router_info``: the file router.info in i2pd's data directory, to report it. ``sam``: HOST:PORT of the
     router's SAM on loopback, to measure what others publish and to answer when they measure, through tunnels
-    of ``hops`` hops.
+    of ``hops`` hops. ``sam_user`` and ``sam_password_file``: where SAM asks for a name and a password.
     """
 
     url: Annotated[
@@ -70,6 +71,8 @@ class I2PControlConfig(Settings, frozen=True, kw_only=True):
     sam: Annotated[
         str, setting("The router's SAM, HOST:PORT on loopback, to measure what other members publish.")
     ] = ""
+    sam_user: Annotated[str, setting("Name for a SAM that asks for one (Java I2P); none by default.")] = ""
+    sam_password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")] = ""
     hops: Annotated[Hops, setting("Hops of the tunnels of such a measurement.")] = 3
 
 
@@ -102,7 +105,7 @@ class I2PControlRouter(Router):
         if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
             problems.append("router.pin: expected sha256- and 43 characters of base64url")
         with collect_problems(problems, "router.password_file"):
-            password = _read_password(base_dir / config.password_file)
+            password = _control_password(base_dir / config.password_file)
         self._router_info = base_dir / config.router_info if config.router_info else None
         if self._router_info is not None:
             try:
@@ -116,6 +119,9 @@ class I2PControlRouter(Router):
         self._sam = None
         with collect_problems(problems, "router.sam"):
             self._sam = sam_endpoint(config.sam) if config.sam else None
+            self._login = read_login(config.sam_user, config.sam_password_file, base_dir, "sam_")
+            if self._login is not None and self._sam is None:
+                raise ConfigError(["sam_user and sam_password_file are for sam: set it, too"])
         if problems:
             raise ConfigError(problems)
         self._client = I2PControlClient(url, password, config.pin)
@@ -139,12 +145,12 @@ class I2PControlRouter(Router):
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         if self._sam is None:
             raise NotSupported("I2PControl measures no others; with router.sam, the router's SAM does")
-        return await measure(self._sam, master_or_leaf, self.config.hops)
+        return await measure(self._sam, self._login, master_or_leaf, self.config.hops)
 
     async def look_up_own(self, leaf: bytes) -> OwnLookUp:
         if self._sam is None or not self.measures_served:
             raise NotSupported("only through the SAM of i2pd, with router.sam")
-        return await measure_own(self._sam, leaf, self.config.hops)
+        return await measure_own(self._sam, self._login, leaf, self.config.hops)
 
     @property
     def measures_served(self) -> bool:
@@ -156,7 +162,7 @@ class I2PControlRouter(Router):
         if self._sam is None:
             raise NotSupported("only with router.sam")
         try:
-            await answer_tests(self._sam, self.config.hops, self._on_control)
+            await answer_tests(self._sam, self._login, self.config.hops, self._on_control)
         finally:
             self.control = None
 
@@ -258,10 +264,10 @@ def _checked_url(config: I2PControlConfig) -> str:
     raise ConfigError([problem])
 
 
-def _read_password(path: Path) -> str:
+def _control_password(path: Path) -> str:
     """The first line of a file. Raises `ConfigError`."""
     try:
-        password = read_private_file(path).partition("\n")[0].removesuffix("\r")
+        password = read_password(path)
     except ConfigError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import trio
 
+from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError, first_error
 from garlicfarm.i2p.session_options import tunnel_options
 from garlicfarm.net.sam import SamSession
@@ -25,7 +26,9 @@ MAX_STREAMS = 16
 _MAX_REQUEST_BYTES = 4096
 
 
-async def answer_tests(sam: Endpoint, hops: int, on_ready: Callable[[bytes], None]) -> NoReturn:
+async def answer_tests(
+    sam: Endpoint, login: RouterLogin | None, hops: int, on_ready: Callable[[bytes], None]
+) -> NoReturn:
     """Answer until cancelled; ``on_ready`` is told the hash of the destination.
 
     Raises `RouterError`: the router's SAM did not do its part, or ended the session.
@@ -33,7 +36,7 @@ async def answer_tests(sam: Endpoint, hops: int, on_ready: Callable[[bytes], Non
     try:
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(_serve)
-            await _forward(sam, hops, listeners[0].socket.getsockname()[1], on_ready)
+            await _forward(sam, login, hops, listeners[0].socket.getsockname()[1], on_ready)
     except ExceptionGroup as group:
         error = first_error(group)
         if isinstance(error, UnreachableError | RemoteProtocolError):
@@ -42,9 +45,11 @@ async def answer_tests(sam: Endpoint, hops: int, on_ready: Callable[[bytes], Non
     raise AssertionError("unreachable: it answers until the session ends")
 
 
-async def _forward(sam: Endpoint, hops: int, port: int, on_ready: Callable[[bytes], None]) -> NoReturn:
+async def _forward(
+    sam: Endpoint, login: RouterLogin | None, hops: int, port: int, on_ready: Callable[[bytes], None]
+) -> NoReturn:
     options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
-    async with SamSession(sam, None, options) as session:
+    async with SamSession(sam, None, options, login) as session:
         await session.wait_ready()
         hash_ = sha256(await session.destination()).digest()
         await session.forward(port)

@@ -16,6 +16,7 @@ from hashlib import sha256
 
 import trio
 
+from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError, first_error
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_options import tunnel_options
@@ -29,7 +30,7 @@ UNREACHABLE = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "
 NO_SESSION_YET = "INVALID_ID"
 
 
-async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
+async def measure(sam: Endpoint, login: RouterLogin | None, hash_: bytes, hops: int) -> RemoteStatus:
     """Look up the destination with this 32-byte hash, connect to it, and ask for a byte.
 
     ``fetch_time_ms``: until the router had its LeaseSet (i2pd), or had also connected (Java I2P); None if it
@@ -40,24 +41,24 @@ async def measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
     Raises `RouterError`: the router's SAM did not do its part, so nothing was measured. Cancellation ends the
     session; nothing is left. With a router that hangs, that takes up to 5 s.
     """
-    status, _ = await _measure(sam, hash_, hops, tells_client=False)
+    status, _ = await _measure(sam, login, hash_, hops, tells_client=False)
     return status
 
 
-async def measure_own(sam: Endpoint, hash_: bytes, hops: int) -> OwnLookUp:
+async def measure_own(sam: Endpoint, login: RouterLogin | None, hash_: bytes, hops: int) -> OwnLookUp:
     """`measure` a destination, and say which one has asked."""
-    status, client = await _measure(sam, hash_, hops, tells_client=True)
+    status, client = await _measure(sam, login, hash_, hops, tells_client=True)
     return OwnLookUp(client=client, status=status)
 
 
 async def _measure(
-    sam: Endpoint, hash_: bytes, hops: int, *, tells_client: bool
+    sam: Endpoint, login: RouterLogin | None, hash_: bytes, hops: int, *, tells_client: bool
 ) -> tuple[RemoteStatus, bytes]:
     address = b32encode(hash_).decode().rstrip("=").lower() + ".b32.i2p"
     options = tunnel_options(hops, 1) | {"i2cp.leaseSetEncType": "4"}
     ready = trio.Event()
     try:
-        async with SamSession(sam, None, options) as session, trio.open_nursery() as nursery:
+        async with SamSession(sam, None, options, login) as session, trio.open_nursery() as nursery:
             nursery.start_soon(_tell_ready, session, ready)
             fetched_ms, test = await _test(session, address, ready)
             client = b""

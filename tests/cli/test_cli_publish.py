@@ -112,7 +112,7 @@ def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, cl
     farm.problems = [NOBODY]
     served.commit(b"an order")
     told = {"plugin": "hooks", "required": True, "seen": "seen", "problems": ["it hangs"]}
-    told |= {"streams": {"open": 3, "most": 256}, "refused": {"unsigned": 1}}
+    told |= {"streams": {"open": 3, "most": 256}, "encryption": "X25519", "refused": {"unsigned": 1}}
     served.say(publishers=[told | {"state": "publishing", "since_ms": T0, "until_ms": T0 + 90_000}])
     assert cli("publish", "show").out.splitlines() == [
         "farm farm: publisher 2 since index 7, 2027-01-15 08:00:00Z; it publishes",
@@ -122,7 +122,7 @@ def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(served, cl
         f"  leaf            {LEAF}: reachable, by member 3 in 812 ms",
         f"  problem         {NOBODY}",
         "  node 1, hooks: publishing since 2027-01-15 08:00:00Z, until 2027-01-15 08:01:30Z"
-        "; seen; 3 of 256 streams, refused: unsigned 1; it hangs",
+        "; seen; 3 of 256 streams, encryption: X25519, refused: unsigned 1; it hangs",
     ]
     shown = json.loads(cli("publish", "show", "-o", "json").out)
     assert (shown["schema"], shown["since_ms"], shown["publishing"]) == ("garlicfarm.publish/1", T0, True)

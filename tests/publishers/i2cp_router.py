@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import trio
 from trio.testing import memory_stream_pair
 
+from garlicfarm.i2p.destination import split_destination
 from garlicfarm_plugin_i2cp.connection import RouterAddress
 
 START_MS = 1_800_000_000_000
@@ -31,7 +32,8 @@ class FakeRouter:
     ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
     answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
     tunnels last that it asks with. ``limits``: the first of its answer to GetBandwidthLimits; by default
-    those of an i2pd that nothing passes through. ``version``: as it says it.
+    those of an i2pd that nothing passes through. ``version``: as it says it. ``carries``: whether it delivers
+    what one session sends to the destination of another.
     """
 
     now_ms: Callable[[], int]
@@ -42,10 +44,12 @@ class FakeRouter:
     tunnel_s: tuple[int, ...] = (600,)
     limits: tuple[int, ...] = ()
     version: bytes = b"2.45.1"
+    carries: bool = False
     received: list[tuple[float, int, bytes]] = field(default_factory=list)
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
     """Those that are open."""
+    by_destination: dict[bytes, trio.abc.Stream] = field(default_factory=dict)
 
     def bodies(self, type_: int) -> list[bytes]:
         return [body for _, each, body in self.received if each == type_]
@@ -123,7 +127,12 @@ class FakeRouter:
                 await send(
                     stream, 33, struct.pack(">Q", self.now_ms()) + bytes([len(self.version)]) + self.version
                 )
+            elif type_ == SEND_MESSAGE and self.carries:
+                destination, rest = split_destination(body[2:])
+                payload = body[:2] + bytes(4) + rest[:-4]  # a message id in place of the nonce
+                await send(self.by_destination[destination], 31, payload)
             elif type_ == CREATE_SESSION:
+                self.by_destination[split_destination(body)[0]] = stream
                 status = self.statuses.pop(0) if self.statuses else 1
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
                 if status == 1 and self.asks_after_s is not None:

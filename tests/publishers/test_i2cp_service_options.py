@@ -31,6 +31,13 @@ def rules(**table: Any) -> HttpRules:
     return found
 
 
+def test_page_that_is_tested_is_that_of_the_targets_and_not_of_ports() -> None:
+    found = options(check_path="/health", ports={"6667": ["127.0.0.1:6667"]})
+    assert found.targets is not None
+    assert found.targets.names == ("http://127.0.0.1:1/health",)
+    assert found.ports[6667].names == ("127.0.0.1:6667",)
+
+
 def test_nothing_is_filtered_unless_it_is_asked_for() -> None:
     assert options().http is None
 

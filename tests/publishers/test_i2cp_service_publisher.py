@@ -63,11 +63,11 @@ def order(due_index: int = 7) -> PublishOrder:
     return PublishOrder(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
 
 
-def syn(id_: int) -> bytes:
+def syn(id_: int, data: bytes = b"") -> bytes:
     """The payload that opens a stream."""
     flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
     peer = PEERS[0]
-    packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812)
+    packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812, data=data)
     return encode_payload(encode_packet(packet, peer.sign), 5, 80)
 
 
@@ -350,6 +350,44 @@ async def test_client_opens_no_more_streams_in_a_minute_than_it_may(make: Make, 
         assert leaf.streams == StreamFigures(sent_packets=2, resent_packets=0, refused=1)
 
 
+async def test_table_names_the_page_of_each_target_and_slows_clients(
+    make: Make, listening: Listening, target: str, nowhere: str
+) -> None:
+    publisher = make(target="", targets=[nowhere, target], check_path="/up", max_kbytes_per_minute=1)
+    assert publisher.targets == (f"http://{nowhere}/up", f"http://{target}/up")
+    publisher.leave_out(frozenset({f"http://{nowhere}/up"}))
+    async with publisher:
+        await publisher.standby()
+        await publisher.publish(order())
+        payload = syn(1, b"x" * 1500)
+        body = b"\x12\x34" + struct.pack(">II", 1, len(payload)) + payload
+        await send(listening.router.streams[0], 31, body)
+        await wait_until(lambda: slowed(publisher))
+        assert (await publisher.status()).problems == ()  # the first target was not tried
+
+
+async def slowed(publisher: I2cpPublisher) -> int:
+    return (await publisher.status()).refused.get("slowed", 0)
+
+
+async def test_how_clients_encrypt_is_told_and_ml_kem_found_out_where_that_is_asked_for(make, listening):
+    router = listening.router
+    router.version, router.carries = b"0.9.68", True
+
+    async with make() as publisher:
+        assert (await publisher.status()).encryption == ""
+        await publisher.standby()
+        assert (await publisher.status()).encryption == "X25519"
+        assert len(router.streams) == 1
+    async with make(encryption="auto") as publisher:
+        await publisher.standby()
+
+        async def has_ml_kem() -> bool:
+            return (await publisher.status()).encryption == "ML-KEM-768 with X25519, or X25519"
+
+        await wait_until(has_ml_kem, every_s=0.1)
+
+
 async def test_service_of_several_targets_listens_if_one_of_them_does(
     make: Make, target: str, nowhere: str, tmp_path: Path
 ) -> None:
@@ -417,6 +455,8 @@ async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
         ({"drain_s": 600.1}, "drain_s"),
         ({"max_connections_per_minute": -1}, "max_connections_per_minute"),
+        ({"target": "", "ports": {"80": ["h:1"]}, "check_path": "/"}, "check_path is for target or targets"),
+        ({"check_path": "health"}, "check_path"),
         ({"mode": "meta"}, "only for mode service: keys, target"),
         ({"mode": "meta", "target": "", "keys": "", "max_posts": 1}, "only for mode service: max_posts"),
         ({"targets": ["127.0.0.1:1"]}, "name the target in targets, too, and leave out target"),

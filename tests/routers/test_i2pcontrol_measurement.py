@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b32encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import trio
@@ -62,6 +63,32 @@ class TestMeasuringRouter(RouterSuite):
     def router(self, control_server, make, sam: SamRouter, monkeypatch: pytest.MonkeyPatch) -> Router:
         sam.is_found = False
         return make(url=control_server.url, sam=sam.address)
+
+
+async def test_sam_that_asks_for_a_login_gets_it(sam: SamRouter, make, password_file: Path) -> None:
+    file = password_file.with_name("sam.password")
+    file.touch(mode=0o600)
+    file.write_text("s3cret!\n")
+    router = make(sam=sam.address, sam_user="farm", sam_password_file=file.name)
+    assert (await router.get_remote_measured_status(HASH)).connect_test.ok
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.answer_tests)
+        await sam.seen("SESSION CREATE", 2)
+        nursery.cancel_scope.cancel()
+    hellos = {command for command in sam.commands if command.startswith("HELLO")}
+    assert hellos == {"HELLO VERSION MIN=3.0 MAX=3.1 USER=farm PASSWORD=s3cret!"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"sam_user": "farm"}, "router.sam: sam_user and sam_password_file go together"),
+        ({"sam_user": "farm", "sam_password_file": "i2pcontrol.password"}, "are for sam: set it, too"),
+    ],
+)
+def test_login_that_is_not_whole_is_refused(make, keys: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make(**keys)
 
 
 async def test_service_that_answers_is_reached(sam: SamRouter, make) -> None:

@@ -11,17 +11,20 @@ from garlicfarm._version import __version__
 from garlicfarm.config import PublisherSection
 from garlicfarm.errors import ConfigError, cause_of
 
+BAD_STATUS_OF_TARGETS = 400
+"""From which on the status of a page says that a target is down, which was made to say so."""
+
 
 class BackendCheck:
     """Tests the service at ``url`` every ``interval_s``, which is also the deadline of each test.
 
     ``tcp://HOST:PORT`` answers if it accepts a connection, an ``http://`` URL if the status of a GET is below
-    500; redirects are not followed. `is_up`: True until ``threshold`` tests in a row failed; then False until
-    one succeeds. `problem`: a sentence about the last test, None if it succeeded. The constructor raises
-    `ConfigError` for a malformed URL.
+    ``bad_status``; redirects are not followed, and no body is read. `is_up`: True until ``threshold`` tests
+    in a row failed; then False until one succeeds. `problem`: a sentence about the last test, None if it
+    succeeded. The constructor raises `ConfigError` for a malformed URL.
     """
 
-    def __init__(self, url: str, interval_s: float, threshold: int) -> None:
+    def __init__(self, url: str, interval_s: float, threshold: int, bad_status: int = 500) -> None:
         # Not at the top: it takes as long as Trio to import, and few publishers have a check.
         import httpx
 
@@ -32,6 +35,7 @@ class BackendCheck:
             raise ConfigError([f"check: {url!r} is not a URL: {error}"]) from error
         self._interval_s = interval_s
         self._threshold = threshold
+        self._bad_status = bad_status
         self._failures = 0
         self.is_up = True
         self.problem: str | None = None
@@ -75,18 +79,25 @@ class BackendCheck:
             return f"{self._host!r} is not a host name"
         except httpx.TransportError as error:
             return f"no HTTP answer: {cause_of(error)}"
-        return f"HTTP status {status}" if status >= 500 else ""
+        return f"HTTP status {status}" if status >= self._bad_status else ""
 
 
 class BackendChecks:
-    """The tests of a publisher's services, by URL: those at ``targets`` (HOST:PORT), or that which the table
-    names. The constructor raises `ConfigError`, as `BackendCheck`."""
+    """The tests of a publisher's services, by URL: those at ``targets``, see `Publisher.targets`, or that
+    which the table names. The constructor raises `ConfigError`, as `BackendCheck`."""
 
     def __init__(self, section: PublisherSection, targets: Sequence[str]) -> None:
-        named = [section.check] if section.check else []
-        urls = [f"tcp://{target}" for target in targets] if section.check == "auto" else named
         interval_s, threshold = section.check_interval_s, section.check_threshold
-        self._checks = {url: BackendCheck(url, interval_s, threshold) for url in urls}
+        self._targets = {
+            target: target if "://" in target else f"tcp://{target}"
+            for target in (targets if section.check == "auto" else ())
+        }
+        self._checks = {
+            url: BackendCheck(url, interval_s, threshold, BAD_STATUS_OF_TARGETS)
+            for url in self._targets.values()
+        }
+        if section.check not in ("auto", ""):
+            self._checks[section.check] = BackendCheck(section.check, interval_s, threshold)
 
     @property
     def is_up(self) -> bool:
@@ -97,6 +108,11 @@ class BackendChecks:
     def up(self) -> dict[str, bool]:
         """Whether the service at each URL is up."""
         return {url: check.is_up for url, check in self._checks.items()}
+
+    @property
+    def down(self) -> frozenset[str]:
+        """Which of ``targets`` are down."""
+        return frozenset(target for target, url in self._targets.items() if not self._checks[url].is_up)
 
     @property
     def problem(self) -> str | None:

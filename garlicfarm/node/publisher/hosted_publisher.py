@@ -58,6 +58,7 @@ class HostedPublisher:
         self.restricts_clients = False
         self._plugin = plugin
         self._checks = BackendChecks(section, plugin.targets)
+        self._down: frozenset[str] = frozenset()  # what the plugin was told last
         self._core = core
         self._sign = sign
         self._on_stepped = on_stepped
@@ -184,6 +185,12 @@ class HostedPublisher:
 
     def _on_tested(self) -> None:
         checks = self._checks
+        if checks.down != self._down:
+            self._down = checks.down
+            try:
+                self._plugin.leave_out(self._down)
+            except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
+                self._on_defect(error)
         self._core.on_check(self.own, clocks.now(), is_up=checks.is_up, problem=checks.problem)
         self._on_stepped()
 

@@ -226,6 +226,7 @@ class MemberTask:
                     *self._clients_problem(hosted),
                 ],
                 "streams": _streams(publisher.status.leaf),
+                "encryption": publisher.status.encryption,
                 "refused": publisher.status.refused,
                 "targets": hosted.targets_up,
                 "seen": self._look_ups.seen(publisher),

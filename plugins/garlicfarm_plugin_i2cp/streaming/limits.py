@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, OrderedDict
 
 import msgspec
 
@@ -12,6 +13,9 @@ that none can stop the others."""
 _PART = 16
 """A buffer takes at most this part of the free bytes, so that later ones get some, too."""
 
+_MINUTE_S = 60.0
+_KNOWN_PEERS = 8192
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """``streams``: served at once; ``streams_per_peer``: of one destination, with those that are half-open.
@@ -19,10 +23,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     others; another makes the oldest end. ``receive_buffer_bytes``, ``send_buffer_bytes``: of one stream.
     ``buffer_bytes``: of all together, in both directions. ``window``: packets in flight.
     ``early_packets``: that came before their SYN, of all peers. ``signatures_per_s``: that are verified, of
-    peers that were not served before, and as many of others. ``new_peers_per_s``: of those that were not, how
-    many are answered, and how many more that ask again; the router looks up the LeaseSet of each.
-    ``connections_per_minute``: that one destination may open; 0: any number. ``idle_s``: a stream ends after
-    so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was acknowledged."""
+    peers that were not served before, and as many of others; one that costs more than Ed25519's counts as
+    several (`signatures.COSTS`). ``new_peers_per_s``: of those that were not served before, how many are
+    answered, and how many more that ask again; the router looks up the LeaseSet of each.
+    ``connections_per_minute``: that one destination may open; ``bytes_per_minute``: that its streams carry,
+    both ways together; 0: any number. ``idle_s``: a stream ends after so long without a packet of its peer;
+    ``half_closed_s``: the same, once our CLOSE was acknowledged."""
 
     streams: int = 256
     streams_per_peer: int = 64
@@ -36,6 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     signatures_per_s: int = 500
     new_peers_per_s: int = 50
     connections_per_minute: int = 0
+    bytes_per_minute: int = 0
     idle_s: float = 3600.0
     half_closed_s: float = 300.0
 
@@ -59,13 +66,13 @@ class RateLimit:
         self._second = 0
         self._count = 0
 
-    def admit(self, now_s: float) -> bool:
-        """Whether one more is within the limit; then it counts."""
+    def admit(self, now_s: float, count: int = 1) -> bool:
+        """Whether so many more are within the limit; then they count."""
         if self._second != int(now_s):
             self._second, self._count = int(now_s), 0
-        if self._count >= self._per_s:
+        if self._count + count > self._per_s:
             return False
-        self._count += 1
+        self._count += count
         return True
 
 
@@ -88,6 +95,27 @@ class MinuteLimit:
             return False
         self._counts[peer_hash] += 1
         return True
+
+
+class ByteLimit:
+    """How fast each peer's bytes pass: a minute's share at once after a minute without any, and then as many
+    as the time that goes by is worth; 0: any. It knows the last peers that sent or got some, and takes
+    another for one that had none."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._s_per_byte = _MINUTE_S / per_minute if per_minute else 0.0
+        self._worth_s: OrderedDict[bytes, float] = OrderedDict()  # until when all that passed is paid for
+
+    def pass_(self, peer_hash: bytes, count: int, now_s: float) -> float:
+        """Count bytes that pass. Returns when more may, on the same clock."""
+        if not self._s_per_byte:
+            return now_s
+        begin_s = max(self._worth_s.get(peer_hash, -math.inf), now_s - _MINUTE_S)
+        self._worth_s[peer_hash] = worth_s = begin_s + count * self._s_per_byte
+        self._worth_s.move_to_end(peer_hash)
+        if len(self._worth_s) > _KNOWN_PEERS:
+            self._worth_s.popitem(last=False)
+        return max(now_s, worth_s)
 
 
 class BufferPool:

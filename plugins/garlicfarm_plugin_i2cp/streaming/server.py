@@ -28,6 +28,8 @@ The requests of HTTP clients may be filtered on their way (`HttpInlet`). A clien
 refused costs no connection. The answer to a later one that is refused comes behind what the service has
 answered before, so the service gets an EOF and ends first.
 
+A client that has had its bytes of a minute is slowed: its streams' tasks wait before they pass more on.
+
 There are as many connections as streams that are served. One that still takes the last bytes of a stream that
 has ended goes on beside them; where they are more than a quarter of that, the one that has taken longest is
 closed. Memory for each stream is bounded: the core's two buffers, and one chunk for each direction. A slow
@@ -43,9 +45,10 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import NoReturn, Protocol
 
 import trio
@@ -53,7 +56,7 @@ import trio
 from garlicfarm.errors import PublisherError
 from garlicfarm_plugin_i2cp.streaming.http_inlet import HttpInlet
 from garlicfarm_plugin_i2cp.streaming.http_requests import HttpRules, RequestRefused
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, ByteLimit, Limits
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
     Ended,
@@ -83,6 +86,9 @@ class _Connection:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.client = sha256(stream.peer).digest()
+        self.is_slowed = False
+        """It has passed its bytes."""
         self.readable = trio.Event()
         self.writable = trio.Event()
         self.scope = trio.CancelScope()
@@ -143,6 +149,7 @@ class StreamServer:
         self._now_ms = now_ms
         self._streams = Streams(keys, random=random, limits=limits)
         self._max_streams = limits.streams
+        self._bytes = ByteLimit(limits.bytes_per_minute)
         self._connections: dict[Stream, _Connection] = {}
         self._last_bytes: dict[_Connection, None] = {}
         """Of the connections, those whose streams have ended."""
@@ -196,6 +203,16 @@ class StreamServer:
     @property
     def _all_targets(self) -> list[Targets]:
         return [*filter(None, [self._targets]), *self._ports.values()]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """See `Targets.names`."""
+        return tuple(name for targets in self._all_targets for name in targets.names)
+
+    def leave_out(self, targets: Container[str]) -> None:
+        """See `Targets.leave_out`."""
+        for each in self._all_targets:
+            each.leave_out(targets)
 
     def has_met(self, client: bytes) -> bool:
         """See `Streams.has_met`."""
@@ -433,7 +450,18 @@ class StreamServer:
             connection.readable = trio.Event()
             await connection.readable.wait()
         self._wake()  # there is more room for what the client sends
+        await self._slow(connection, len(data))
         return data
+
+    async def _slow(self, connection: _Connection, count: int) -> None:
+        """Wait until bytes of this client may pass. What it sends meanwhile fills its window, and what the
+        service sends, that of its connection."""
+        pass_s = self._bytes.pass_(connection.client, count, trio.current_time())
+        if pass_s > trio.current_time():
+            if not connection.is_slowed:
+                connection.is_slowed = True
+                self.refused["slowed"] += 1
+            await trio.sleep_until(pass_s)
 
     async def _carry_out(self, connection: _Connection, service: trio.SocketStream) -> None:
         """From the service to the client."""
@@ -441,6 +469,7 @@ class StreamServer:
         try:
             while data := bytes(await service.receive_some(CHUNK_BYTES)):
                 has_answered = True
+                await self._slow(connection, len(data))
                 await self._write(connection, data)
                 if connection.inlet is not None:
                     connection.inlet.on_answer(data)

@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import struct
 
-from garlicfarm.i2p.signing import Verifier, key_type, verifier
+from garlicfarm.i2p.signing import ED25519, P256, REDDSA, Verifier, key_type, verifier
 from garlicfarm_plugin_i2cp.streaming.packet import OFFLINE_SIGNATURE, SIGNATURE_INCLUDED, Packet
 
+COSTS = {P256: 1, 2: 4, 3: 5, ED25519: 1, REDDSA: 1}
+"""What a signature of each type takes to verify, with the loading of its key, in signatures of Ed25519, as
+whole numbers, by ``python -m benchmarks.signatures``."""
+
 _OFFLINE = struct.Struct(">IH")
+
+
+def cost_of(packet: Packet, long_term: Verifier, transient: Verifier | None) -> int:
+    """What `verify_packet` costs at most, by `COSTS`."""
+    if not packet.flags & OFFLINE_SIGNATURE:
+        return COSTS[(transient or long_term).type]
+    options = packet.signed_options
+    number: int = _OFFLINE.unpack_from(options)[1] if len(options) >= _OFFLINE.size else -1
+    return COSTS[long_term.type] + COSTS.get(number, 0)  # an unknown type is refused before it is verified
 
 
 def verify_packet(

@@ -51,7 +51,7 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
     encode_packet,
 )
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
-from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import cost_of, verify_packet
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Counts,
     Ended,
@@ -389,7 +389,7 @@ class Streams:
     ) -> Verifier:
         if not packet.flags & SIGNATURE_INCLUDED:
             raise _RefusedError("unsigned")
-        if not budget.admit(self._now_s):
+        if not budget.admit(self._now_s, cost_of(packet, long_term, transient)):
             raise _RefusedError("too many signatures")
         try:
             return verify_packet(payload.data, packet, long_term, transient, now_ms)

@@ -3,11 +3,14 @@
 A connection that fails goes to the next address, and the one that failed is left out until it accepts
 connections again. That is tested after a second, and after twice as long each time, a minute at most; sooner
 again only for one that has been up for a minute. Where all are left out, all are tried for each stream.
+
+The node tests the addresses, too, perhaps by a page of each. One that it finds down is left out until it
+finds it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
@@ -28,10 +31,13 @@ _FIRST_CLIENT, _CLIENTS = 0x7F01_0000, 0xFE_FFFF
 
 
 class _Target:
-    """``problem``: why it is left out, "" if it is not. ``retry_s``: how long after that it is tested."""
+    """``name``: what the node tests. ``is_down``: by these tests. ``problem``: why it is left out for itself,
+    "" if it is not. ``retry_s``: how long after that it is tested."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, check_path: str) -> None:
         self.endpoint = endpoint
+        self.name = f"http://{endpoint.authority}{check_path}" if check_path else endpoint.authority
+        self.is_down = False
         self.problem = ""
         self.retry_s = FIRST_RETRY_S
         self.up_since_s = float("-inf")
@@ -74,6 +80,7 @@ class Targets:
     """See the module.
 
     :param endpoints: at least one, in the order in which they are tried
+    :param check_path: of the page of each that says whether it is up; "": it is if it accepts connections
     :param balance: ``turn``: each stream begins with the next one; ``order``: all begin with the first
     :param has_client_addresses: whether connections come from `client_address`
     :param webirc_password: what a connection begins with tells an IRC server the client, with this password;
@@ -84,15 +91,26 @@ class Targets:
         self,
         endpoints: Sequence[Endpoint],
         *,
+        check_path: str = "",
         balance: Balance = "turn",
         has_client_addresses: bool = False,
         webirc_password: str = "",
     ) -> None:
-        self._targets = [_Target(endpoint) for endpoint in endpoints]
+        self._targets = [_Target(endpoint, check_path) for endpoint in endpoints]
         self._balance = balance
         self._has_client_addresses = has_client_addresses
         self._webirc_password = webirc_password
         self._first = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the node tests: HOST:PORT, or the URL of a page, for each."""
+        return tuple(target.name for target in self._targets)
+
+    def leave_out(self, names: Container[str]) -> None:
+        """The node's tests have found those with these names down, and no others."""
+        for target in self._targets:
+            target.is_down = target.name in names
 
     @property
     def problems(self) -> list[str]:
@@ -136,7 +154,8 @@ class Targets:
         first = self._first
         if self._balance == "turn":
             self._first = (first + 1) % len(self._targets)
-        return sorted(self._targets[first:] + self._targets[:first], key=lambda target: bool(target.problem))
+        in_turn = self._targets[first:] + self._targets[:first]
+        return sorted(in_turn, key=lambda target: (bool(target.problem), target.is_down))
 
     async def _introduce(self, service: trio.SocketStream, peer: bytes) -> None:
         """Source: IRCv3, WebIRC; i2pd, ``I2PTunnelConnectionIRC``."""

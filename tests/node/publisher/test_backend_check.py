@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -272,6 +272,30 @@ async def test_service_is_up_while_one_of_its_targets_is() -> None:
     await run_checks(found, 2)
     second = problem.replace(down, other)
     assert (found.is_up, found.problem) == (False, f"{problem}; {second}")
+
+
+async def test_target_with_a_page_is_up_if_its_status_says_so() -> None:
+    """A page of ``check`` may have any status below 500."""
+    statuses = {"/up": 204, "/moved": 302, "/gone": 404, "/busy": 503}
+    async with AsyncExitStack() as stack:
+        targets = []
+        for path, status in statuses.items():
+            text = b"HTTP/1.1 %d Whatever\r\nContent-Length: 5\r\n\r\n" % status
+            port = await stack.enter_async_context(server(answer(text)))
+            targets.append(f"http://127.0.0.1:{port}{path}")
+        found = checks((*targets, f"127.0.0.1:{port}"), check_threshold=1)
+        await run_checks(found, 5)
+    assert found.down == {targets[2], targets[3]}
+    assert list(found.up.values()) == [True, True, False, False, True]
+    assert found.is_up
+    assert f"the service at {targets[2]} does not answer: HTTP status 404" in (found.problem or "")
+
+
+async def test_nothing_is_left_out_where_the_table_names_what_is_tested() -> None:
+    down, url = (f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2))
+    found = checks((down,), check=f"tcp://{url}", check_threshold=1)
+    await run_checks(found, 1)
+    assert (found.is_up, found.down) == (False, frozenset())
 
 
 @pytest.mark.parametrize(("check", "is_accepted"), [("", True), ("auto", True), ("off", False)])

@@ -317,3 +317,30 @@ async def test_what_a_check_finds_is_told(monkeypatch: pytest.MonkeyPatch, autoj
     async with running(OfService()) as host:
         await trio.sleep(1)
         assert (host.core.is_up, host.core.problems()) == (False, ["it is down"])
+
+
+async def test_plugin_is_told_which_of_its_targets_are_down_when_that_changes(monkeypatch, autojump_clock):
+    found = iter([True, True, False, False, True])
+
+    async def test(check: BackendCheck) -> None:
+        await trio.lowlevel.checkpoint()
+        check.is_up = next(found, True)
+
+    monkeypatch.setattr(BackendCheck, "test", test)
+
+    class OfService(Plugin):
+        targets = ("127.0.0.1:1",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[frozenset[str]] = []
+
+        def leave_out(self, targets: frozenset[str]) -> None:
+            self.told.append(targets)
+            if targets:
+                raise DEFECT
+
+    plugin = OfService()
+    async with running(plugin):
+        await trio.sleep(60)
+    assert plugin.told == [{"127.0.0.1:1"}, frozenset()]

@@ -32,7 +32,9 @@ async def test_streams_refusals_and_targets_are_told(tmp_path: Path, monkeypatch
             current_connections=3,
             streams=streams,
         )
-        return msgspec.structs.replace(await status_of(service), leaf=leaf, refused=refused)
+        return msgspec.structs.replace(
+            await status_of(service), leaf=leaf, refused=refused, encryption="X25519"
+        )
 
     monkeypatch.setattr(Service, "status", status)
     monkeypatch.setattr(Service, "targets", (target,))
@@ -59,6 +61,7 @@ async def test_streams_refusals_and_targets_are_told(tmp_path: Path, monkeypatch
             "resent_packets": 1,
             "refused": 2,
         }
+        assert row()["encryption"] == "X25519"
         assert row()["targets"] == {f"tcp://{target}": True}
         assert (figure("streams"), figure("streams_max")) == (3, 256)
         assert figure("target_up", target=f"tcp://{target}") == 1

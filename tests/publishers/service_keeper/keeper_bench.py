@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
@@ -49,7 +49,7 @@ class Bench(KeeperBench):
         nursery: trio.Nursery,
         keys: ServiceKeys,
         plan: LeasePlan,
-        encryption: Sequence[int] = (X25519,),
+        carries_ml_kem: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         super().__init__(nursery)
         self.keys = keys
@@ -65,7 +65,7 @@ class Bench(KeeperBench):
             *(self.address, keys, plan, self),
             configuration=self.configuration,
             now_ms=self.now_ms,
-            encryption=encryption,
+            carries_ml_kem=carries_ml_kem,
         )
 
     def use_keys(self, keys: Keys) -> None:

@@ -5,64 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
 
 from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.offline_signature import sign_offline
+from garlicfarm.i2p.signing import key_type
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
-    FROM_INCLUDED,
     OFFLINE_SIGNATURE,
-    SYNCHRONIZE,
     Packet,
     decode_packet,
     encode_packet,
 )
-from garlicfarm_plugin_i2cp.streaming.signatures import verify_packet
+from garlicfarm_plugin_i2cp.streaming.signatures import COSTS, cost_of, verify_packet
 from tests.i2p.encodings import destination_of
 from tests.publishers.streaming.network import NOW_MS, PEERS
+from tests.publishers.streaming.signed_syns import CURVES, signed_syn, syn
 
-CURVES: dict[int, tuple[Any, Any, int]] = {
-    1: (ec.SECP256R1(), SHA256(), 32),
-    2: (ec.SECP384R1(), SHA384(), 48),
-    3: (ec.SECP521R1(), SHA512(), 66),
-}
-SEED = bytes(range(32))
-ED25519 = Ed25519PrivateKey.from_private_bytes(SEED)
 TRANSIENT = Ed25519PrivateKey.from_private_bytes(bytes([77]) * 32)
-
-
-def ecdsa(kind: int) -> tuple[bytes, Any, int]:
-    """A destination, what signs for it, and how long that is."""
-    curve, hash_, half = CURVES[kind]
-    private = ec.derive_private_key(12345, curve)
-    numbers = private.public_key().public_numbers()
-    key = numbers.x.to_bytes(half, "big") + numbers.y.to_bytes(half, "big")
-
-    def sign(data: bytes) -> bytes:
-        r, s = decode_dss_signature(private.sign(data, ec.ECDSA(hash_)))
-        return r.to_bytes(half, "big") + s.to_bytes(half, "big")
-
-    return destination_of(kind, key), sign, 2 * half
 
 
 def check(destination: bytes, encoded: bytes, now_ms: int = NOW_MS) -> None:
     verify_packet(encoded, decode_packet(encoded), signing_key(destination), None, now_ms)
 
 
-def syn(destination: bytes, **changes: Any) -> Packet:
-    return Packet(
-        0, 7, 0, 0, flags=SYNCHRONIZE | FROM_INCLUDED, destination=destination, data=b"hello", **changes
-    )
-
-
 @pytest.mark.parametrize("kind", [7, 11])
 def test_ed25519_and_reddsa_are_verified(kind: int) -> None:
-    destination = destination_of(kind, ED25519.public_key().public_bytes_raw())
-    encoded = encode_packet(syn(destination), ED25519.sign)
+    destination, encoded = signed_syn(kind)
     check(destination, encoded)
     with pytest.raises(ValueError, match="does not match"):
         check(destination, encoded[:-1] + b"?")
@@ -70,8 +39,7 @@ def test_ed25519_and_reddsa_are_verified(kind: int) -> None:
 
 @pytest.mark.parametrize("kind", sorted(CURVES))
 def test_ecdsa_is_verified(kind: int) -> None:
-    destination, sign, size = ecdsa(kind)
-    encoded = encode_packet(syn(destination), sign, size)
+    destination, encoded = signed_syn(kind)
     check(destination, encoded)
     with pytest.raises(ValueError, match="does not match"):
         check(destination, encoded[:-1] + b"?")
@@ -144,3 +112,34 @@ def test_signature_of_another_length_is_refused() -> None:
     encoded = encode_packet(syn(PEERS[0].destination), lambda data: bytes(63), 63)
     with pytest.raises(ValueError, match="length"):
         check(PEERS[0].destination, encoded)
+
+
+@pytest.mark.parametrize("kind", sorted(COSTS))
+def test_cost_is_that_of_the_key_that_signs(kind: int) -> None:
+    destination, encoded = signed_syn(kind)
+    assert cost_of(decode_packet(encoded), signing_key(destination), None) == COSTS[kind]
+    later = decode_packet(encode_packet(Packet(1, 7, 3, 0, flags=CLOSE), TRANSIENT.sign))
+    transient = signing_key(signed_syn(7)[0])
+    assert cost_of(later, signing_key(destination), transient) == COSTS[7]
+
+
+@pytest.mark.parametrize(("kind", "cost"), [(7, 2), (3, 6), (99, 1)])
+def test_cost_of_an_offline_signature_is_that_of_both_keys(kind: int, cost: int) -> None:
+    block = bytes(4) + kind.to_bytes(2, "big") + bytes(200)
+    packet = decode_packet(offline_syn(0, block=block))
+    assert cost_of(packet, signing_key(PEERS[0].destination), None) == cost
+
+
+def test_cost_of_an_offline_signature_that_is_cut_short_is_that_of_the_long_term_key() -> None:
+    packet = Packet(0, 7, 0, 0, flags=OFFLINE_SIGNATURE, signed_options=bytes(5))
+    assert cost_of(packet, signing_key(signed_syn(2)[0]), None) == 4
+
+
+def test_types_that_are_verified_have_a_cost() -> None:
+    for kind in range(20):
+        try:
+            key_type(kind)
+        except ValueError:
+            assert kind not in COSTS
+        else:
+            assert kind in COSTS

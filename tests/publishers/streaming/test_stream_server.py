@@ -85,6 +85,32 @@ async def test_megabyte_each_way_arrives_unchanged_and_no_more_is_sent_than_has_
         assert network.most_sent <= room
 
 
+async def test_client_over_its_bytes_is_slowed_both_ways_and_others_are_not(mock_clock) -> None:
+    """The echo counts twice; each wait ends by the clock alone, which stands still meanwhile."""
+    data = bytes(range(250)) * 400
+    limits = Limits(bytes_per_minute=2 * 50_000)
+    async with service(echo, limits=limits) as network:
+        client, other = network.open(), network.client(long_term_keys(4))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, data)
+            await wait_until_slowed(network)
+            other.open(b"is served")
+            await other.until(lambda: other.received == b"is served")
+            assert len(client.received) < 50_000 + 16_384
+            while len(client.received) < len(data):
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                mock_clock.jump(1)
+                assert len(client.received) <= 50_000 + 16_384 + 1000 * trio.current_time()
+        assert client.received == data
+        assert not client.is_reset
+        assert network.server.refused["slowed"] == 1
+
+
+async def wait_until_slowed(network: Network) -> None:
+    while not network.server.refused["slowed"]:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+
 async def test_banned_client_is_reset_and_its_connection_ends() -> None:
     async with service(echo) as network:
         client, other = network.open(b"client"), network.client(long_term_keys(4))

@@ -7,9 +7,11 @@ import pytest
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, NO_ACK, RESET, SYNCHRONIZE, Packet
+from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Opened, Stream
 from tests.publishers.i2cp_keys import long_term_keys
 from tests.publishers.streaming.play import PEER, PEER_ID, Crowd, Play, syn, to
+from tests.publishers.streaming.signed_syns import signed_syn
 
 
 def strangers(count: int) -> list[DestinationKeys]:
@@ -298,6 +300,18 @@ def test_forged_signatures_spend_nothing_of_those_who_sign() -> None:
         assert not crowd.try_answer(syn(peer=peer), honest)
     assert crowd.try_answer(syn(peer=honest), honest)
     assert crowd.play.streams.refused == {"bad signature": 2}
+
+
+def test_signatures_that_cost_more_spend_more_of_the_limit() -> None:
+    """Those of P-521 five times as much; what is left is enough for others."""
+    crowd = Crowd(Limits(signatures_per_s=12))
+    _, encoded = signed_syn(3)
+    for _ in range(3):
+        crowd.play.give_bytes(encode_payload(encoded[:-1] + b"?", 5, 80))
+    assert crowd.play.streams.refused == {"bad signature": 2, "too many signatures": 1}
+    for peer in strangers(3):
+        crowd.try_answer(syn(peer=peer), PEER)
+    assert crowd.play.streams.refused == {"bad signature": 4, "too many signatures": 2}
 
 
 def test_signatures_of_strangers_beyond_the_limit_are_not_verified_and_those_of_others_are() -> None:

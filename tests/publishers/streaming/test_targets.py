@@ -64,6 +64,26 @@ async def test_streams_go_to_the_targets_by_turn_or_in_order(network: Network) -
     assert [await network.reached(in_order) for _ in range(4)] == [1, 1, 1, 1]
 
 
+async def test_target_that_the_node_finds_down_is_tried_last(network: Network) -> None:
+    network.begin()
+    found = targets(1, 2, 3, balance="order")
+    found.leave_out({"127.0.0.1:1"})
+    assert [await network.reached(found) for _ in range(2)] == [2, 2]
+    network.down |= {2: "refuses", 3: "refuses"}
+    assert await network.reached(found) == 1
+    found.leave_out(frozenset(found.names))
+    network.down.clear()
+    found.leave_out(())
+    assert await network.reached(found) == 1  # 2 and 3 have refused
+
+
+def test_targets_with_a_page_are_named_by_its_url() -> None:
+    found = Targets(
+        [Endpoint.parse("tcp://127.0.0.1:1"), Endpoint.parse("tcp://[::1]:2")], check_path="/health?a=b"
+    )
+    assert found.names == ("http://127.0.0.1:1/health?a=b", "http://[::1]:2/health?a=b")
+
+
 async def test_target_that_fails_is_left_out_until_it_accepts_again(network, autojump_clock) -> None:
     found = targets(1, 2, balance="order")
     async with background(found.run):

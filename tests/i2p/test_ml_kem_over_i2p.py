@@ -1,0 +1,32 @@
+"""ML-KEM is offered where the router has it, and nowhere else, over a private network of real routers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from garlicfarm.lab.i2pd import i2pd_program
+from garlicfarm_plugin_i2cp.ml_kem import PROBE_S
+from tests.i2p.script import over_i2p, run_script
+
+pytestmark = over_i2p(400)
+
+
+def versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of the program that runs as routers, and of its OpenSSL, by what it says of itself."""
+    text = subprocess.run([i2pd_program(), "--version"], capture_output=True, text=True, check=True).stdout
+    numbers = re.search(r"version (\d+)\.(\d+).*OpenSSL (\d+)\.(\d+)", text, re.DOTALL)
+    assert numbers is not None, text
+    major, minor, *openssl = map(int, numbers.groups())
+    return (major, minor), tuple(openssl)
+
+
+def test_service_offers_ml_kem_where_its_router_has_it(tmp_path: Path) -> None:
+    i2pd, openssl = versions()
+    is_tried, has_it = i2pd >= (2, 58), i2pd >= (2, 58) and openssl >= (3, 5)
+    wait_s = 300 if has_it else PROBE_S + 30 if is_tried else 0
+    found = run_script("ml_kem_over_i2p", tmp_path, str(wait_s), timeout_s=380)
+    told = {each.pop("what"): each for each in found}
+    text = "ML-KEM-768 with X25519, or X25519" if has_it else "X25519"
+    assert told == {"encryption": {"text": text}}
