@@ -38,6 +38,7 @@ COMMANDS = {
         "leader": "garlicfarm.cli.leader:leader",
         "publish": "garlicfarm.cli.publish:publish",
         "user": "garlicfarm.cli.user:user",
+        "snapshot": "garlicfarm.cli.snapshot:snapshot",
         "recover": "garlicfarm.cli.recover:recover",
     },
     "Read and write the log": {"log": "garlicfarm.cli.log:log"},

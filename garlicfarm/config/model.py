@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from garlicfarm.config import validators
+from garlicfarm.durations import parse_ms
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 from garlicfarm.round_trips import Timeouts
@@ -82,6 +83,11 @@ CheckUrl = Annotated[
     str, _allowed('auto, tcp://HOST:PORT, an http:// URL, or "" for none', validators.is_check_url)
 ]
 Threshold = Annotated[int, _allowed("a whole number from 1 to 100", ge=1, le=100)]
+Period = Annotated[
+    str, _allowed("whole seconds, minutes, hours or days, as 90s, 12h or 1d", validators.is_period)
+]
+Kept = Annotated[int, _allowed("a whole number from 1 to 10000", ge=1, le=10_000)]
+OptionalDirectory = Annotated[Path | None, _allowed('the path of a directory, or "" for none')]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
 
 
@@ -184,6 +190,19 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
     keep_bytes: Bytes = 1073741824
 
 
+class BackupSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[farm.backup]``: snapshots of the farm that this node saves. ``directory`` None: none."""
+
+    every: Period = "1d"
+    keep: Kept = 7
+    directory: OptionalDirectory = None
+
+    @property
+    def every_ms(self) -> int:
+        """``every`` in ms."""
+        return parse_ms(self.every) or 0
+
+
 class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
     """``[farm.meta]``: the Meta LeaseSet of this farm, and when this node offers itself to publish.
     ``max_clock_offset_s``: by how much its wall clock may differ from the farm's and its router's then."""
@@ -242,6 +261,7 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     algorithms: Algorithms = ("MD5", "SHA-256")
     raft: RaftSection
     retention: RetentionSection
+    backup: BackupSection = BackupSection()
     router: PluginTable = {}
     meta: MetaSection
     leaf: tuple[LeafSection, ...] = ()

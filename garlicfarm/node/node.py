@@ -118,6 +118,7 @@ class Node:
             metrics=self.metrics,
             transports=self._transports,
             reader_limiter=reader_limiter(),
+            backup_limiter=trio.CapacityLimiter(1),
             log=self._log,
             admin_url=self._reachable_admin_url,
         )
