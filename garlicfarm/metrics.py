@@ -151,6 +151,9 @@ class NodeMetrics:
         self.farm_clients = self._gauge(
             "farm_clients", "How many clients are banned, or on the access list.", "farm", "list"
         )
+        self.notices = self._counter(
+            "notices_total", "Notices for a receiver: sent, failed, dropped.", "receiver", "outcome"
+        )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
         self.feed_lag_entries = self._gauge(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -88,6 +88,16 @@ Period = Annotated[
 ]
 Kept = Annotated[int, _allowed("a whole number from 1 to 10000", ge=1, le=10_000)]
 OptionalDirectory = Annotated[Path | None, _allowed('the path of a directory, or "" for none')]
+NotifyKind = Literal["publisher", "member", "health", "keys", "disk", "damage", "level"]
+NotifyWay = Annotated[Literal["webhook", "command"], _allowed("webhook or command")]
+NotifyKinds = Annotated[
+    tuple[NotifyKind, ...],
+    _allowed(
+        f"a list of {', '.join(get_args(NotifyKind)[:-1])} and {get_args(NotifyKind)[-1]}", min_length=1
+    ),
+]
+OptionalUrl = Annotated[str, _allowed('an http:// or https:// URL, or "" for none', validators.is_web_url)]
+Command = Annotated[tuple[str, ...], _allowed("a program and its arguments, or [] for none")]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
 
 
@@ -213,6 +223,22 @@ class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
     max_clock_offset_s: ClockSeconds = 60.0
 
 
+class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[notify]]``: a receiver of notices. ``farms`` empty: all."""
+
+    kind: NotifyWay
+    url: OptionalUrl = ""
+    secret_file: OptionalPath = None
+    command: Command = ()
+    events: NotifyKinds = get_args(NotifyKind)
+    farms: Names = ()
+
+    def __post_init__(self) -> None:
+        if not (self.url if self.kind == "webhook" else self.command):
+            what = "url" if self.kind == "webhook" else "command"
+            raise ConfigError([f"{what}: missing; kind = {self.kind!r} needs it"])
+
+
 class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
     """One ``[[farm.leaf]]``: a destination that this node's router serves."""
 
@@ -295,6 +321,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminSection
     listener: tuple[ListenerSection, ...]
     transport: PluginTables = {}
+    notify: tuple[NotifySection, ...] = ()
     farm: tuple[FarmSection, ...]
 
 

@@ -70,6 +70,15 @@ def is_check_url(text: str) -> bool:
     return text in ("", "auto") or (url.scheme == "http" and bool(named))
 
 
+def is_web_url(text: str) -> bool:
+    """Whether it is the URL of a web server, or ""."""
+    try:
+        url = urlsplit(text)
+        return text == "" or (url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0)
+    except ValueError:
+        return False
+
+
 def is_period(text: str) -> bool:
     """Whether it is a duration in whole seconds, at least one, with its unit."""
     ms = parse_ms(text)

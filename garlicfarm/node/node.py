@@ -25,6 +25,7 @@ from garlicfarm.node.applications import ApplicationFactory, check_applications,
 from garlicfarm.node.draining import Draining
 from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
+from garlicfarm.node.notifier import Notifier
 from garlicfarm.node.transports import Transports
 from garlicfarm.storage import DataDirectory, forget_leave_order
 from garlicfarm.transport import Endpoint, network_of
@@ -122,6 +123,7 @@ class Node:
             log=self._log,
             admin_url=self._reachable_admin_url,
         )
+        self._notifier = Notifier(config, lambda: self.farms, self.metrics, self._log)
         left: Removed | None = None
         for section in config.farm:
             try:
@@ -202,6 +204,7 @@ class Node:
                         await nursery.start(self._run_farm, farm)
                     self._write_admin_url()
                     nursery.start_soon(self.draining.run)
+                    nursery.start_soon(self._notifier.run)
                     self._log.info("started", version=__version__, admin=self.admin_url)
                     task_status.started(self)
                 async with trio.open_nursery() as running:
@@ -243,6 +246,8 @@ class Node:
             error = first_error(group)
             event = "removed" if isinstance(error, Removed) else "farm-failed"
             self._log.error(event, farm=replica.farm, cause=str(error))
+            if isinstance(error, StorageError):
+                await self._notifier.on_failed(farm.view, error, is_last=not self._farms)
             if not self._farms:
                 if not isinstance(error, Removed):
                     raise
