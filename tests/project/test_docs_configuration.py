@@ -94,7 +94,7 @@ def default(field: Any, section: str) -> str:
     if field.name == "least_election_timeout_s":
         least_s = model.PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"]
         return f"`election_timeout_max_s`; with the preset `i2p` `{least_s}`"
-    if field.name == "secret_file":
+    if field.name == "secret_file" and section == "[[farm]]":
         return "`secrets/NAME.secret` in `data_dir`"
     if field.default_factory is not msgspec.NODEFAULT:
         return toml(field.default_factory())

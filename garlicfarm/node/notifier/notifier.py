@@ -59,12 +59,11 @@ class Notifier:
         self._notices: dict[str, FarmNotices] = {}
 
     async def run(self) -> None:
-        """Run until cancelled; if there are no receivers, return."""
+        """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             for queue in self._queues:
                 nursery.start_soon(queue.run)
-            if self._queues:
-                nursery.start_soon(self._look)
+            nursery.start_soon(self._look)
 
     async def _look(self) -> NoReturn:
         started_ms = _now_ms()
@@ -117,7 +116,7 @@ class NoticeQueue:
         try:
             self._send.send_nowait(notice)
         except trio.WouldBlock:
-            self._note("dropped")
+            self._tally("dropped")
             self._log.warning("notice-dropped", receiver=self._receiver.name, notice=notice.id)
             return
         if not self._unsent:
@@ -132,7 +131,7 @@ class NoticeQueue:
         """Send them, one after another, until cancelled."""
         async for notice in self._receive:
             why = await self._deliver(notice)
-            self._note("failed" if why else "sent")
+            self._tally("failed" if why else "sent")
             if why:
                 self._log.error("notice-not-sent", receiver=self._receiver.name, notice=notice.id, cause=why)
             self._unsent -= 1
@@ -157,7 +156,7 @@ class NoticeQueue:
                     return ""
         return why
 
-    def _note(self, outcome: str) -> None:
+    def _tally(self, outcome: str) -> None:
         self._count.labels(self._receiver.name, outcome).inc()
 
 

@@ -79,6 +79,8 @@ class WebhookReceiver:
             raise NotTaken(cause_of(error)) from error
         except httpx.TransportError as error:
             raise NotTaken(f"no HTTP answer: {cause_of(error)}") from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise NotTaken("its URL is not valid", is_final=True) from error
         if not 200 <= status < 300:
             later = status >= 500 or status in (408, 425, 429)
             raise NotTaken(f"HTTP status {status}", is_final=not later)
@@ -126,8 +128,9 @@ class CommandReceiver:
                 env=environment,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise NotTaken(f"it cannot be started: {error.strerror}", is_final=True) from error
+        except (OSError, ValueError) as error:  # a NUL among the arguments
+            why = getattr(error, "strerror", None) or str(error)
+            raise NotTaken(f"it cannot be started: {why}", is_final=True) from error
         try:
             assert process.stdin is not None
             try:

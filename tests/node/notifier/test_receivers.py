@@ -209,6 +209,7 @@ async def test_command_that_is_cancelled_is_killed_with_its_children(tmp_path: P
     ("words", "says"),
     [
         (("/nonexistent/program",), "it cannot be started: No such file or directory"),
+        (("a\0b",), "it cannot be started: embedded null byte"),
         (("false",), "it ended with status 1"),
     ],
 )
@@ -218,6 +219,14 @@ async def test_command_that_fails_is_a_line_in_the_log(
     sending = Sending(NotifySection(kind="command", command=words), tmp_path)
     await sending.send(NOTICE)
     assert [line["cause"] for line in told(caplog, "notice-not-sent")] == [says]
+
+
+async def test_url_that_is_none_after_all_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sending = Sending(NotifySection(kind="webhook", url="http://a..b/"), tmp_path)
+    await sending.send(NOTICE)
+    assert len(told(caplog, "notice-not-sent")) == 1
 
 
 def test_secret_that_cannot_be_read_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
