@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,16 +47,16 @@ def save(options: Options, file: Path, linearizable: bool) -> None:
     the farm's secrets and keys.
     """
     from garlicfarm.durable_files import move_into_place
-    from garlicfarm.errors import RemoteProtocolError
+    from garlicfarm.errors import RemoteProtocolError, StorageError
     from garlicfarm.storage import read_saved
     from garlicfarm.storage.snapshots import MAX_SNAPSHOT_BYTES
 
     if file.exists():
         raise click.UsageError(f"{file} exists already; nothing was overwritten")
     part = file.with_name(f"{file.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(descriptor, "wb") as written:
+        with open(os.open(part, flags, 0o600), "wb") as written:
 
             def write(data: bytes) -> None:
                 if written.tell() + len(data) > MAX_SNAPSHOT_BYTES:
@@ -70,8 +71,13 @@ def save(options: Options, file: Path, linearizable: bool) -> None:
             )
         read_saved(part, state=False)
         move_into_place(part, file)
+    except TimeoutError:  # an OSError, too
+        raise
+    except OSError as error:
+        raise StorageError(f"{file} cannot be written: {error.strerror}; nothing was saved") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     _show(options, file, *read_saved(file, state=False))
 
 

@@ -195,6 +195,10 @@ async def test_farm_restored_elsewhere_serves_with_the_ranking_of_the_old_one(
         config = nodes.directories[follower] / "garlicfarm.toml"
         assert await command("snapshot", "save", path, "--config", config) == 0
         assert await command("snapshot", "save", path, "--config", config) == Exit.USAGE
+        assert (
+            await command("snapshot", "save", tmp_path / "no" / "where", "--config", config) == Exit.STORAGE
+        )
+        assert "cannot be written: No such file or directory; nothing was saved" in capsys.readouterr().err
         assert path.stat().st_mode & 0o777 == 0o600
         assert sorted(os.listdir(tmp_path)) == ["farm.snap", "old"]
         found, origin = read_saved(path)
