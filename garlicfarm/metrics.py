@@ -107,6 +107,11 @@ class NodeMetrics:
         self.storage_snapshots = self._counter(
             "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
         )
+        self.backup_timestamp = self._gauge(
+            "backup_timestamp_seconds",
+            "When this node made its newest backup, in seconds since 1970; 0: none.",
+            "farm",
+        )
         self.farm_publisher_id = self._gauge("farm_publisher_id", "Id of the publisher, 0 for none.", "farm")
         self.farm_publisher_changes = self._counter(
             "farm_publisher_changes_total", "New publishers named.", "farm"
@@ -145,6 +150,9 @@ class NodeMetrics:
         )
         self.farm_clients = self._gauge(
             "farm_clients", "How many clients are banned, or on the access list.", "farm", "list"
+        )
+        self.notices = self._counter(
+            "notices_total", "Notices for a receiver: sent, failed, dropped.", "receiver", "outcome"
         )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
@@ -212,6 +220,7 @@ class FarmMetrics:
         self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)
+        self.backup_timestamp = node.backup_timestamp.labels(farm)
         self.farm_problems = node.farm_problems.labels(farm)
         self.feed_readers = node.feed_readers.labels(farm)
         self.feed_entries = node.feed_entries.labels(farm)

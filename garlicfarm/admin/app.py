@@ -50,6 +50,7 @@ from garlicfarm.errors import (
     GarlicFarmError,
     NotLeader,
     RemoteProtocolError,
+    StorageError,
 )
 from garlicfarm.feed import binary_format, lines
 from garlicfarm.raft.types import Entry
@@ -106,6 +107,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
             of_farm("GET", "state", "reader", api.state),
             of_farm("GET", "state/oldest", "reader", api.oldest_state),
+            of_farm("GET", "snapshot", "admin", api.snapshot),
             of_farm("GET", "ranking", "reader", api.ranking),
             of_farm("GET", "rankings", "reader", rankings.queries),
             of_farm("GET", "rankings/{query}", "reader", rankings.body),
@@ -140,6 +142,7 @@ class _Api:
         self._node = node
         self._authenticator = authenticator
         self._shutdown = shutdown
+        self._snapshot_turn = trio.Semaphore(1)
 
     def guarded(self, role: UserRole, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
@@ -220,6 +223,39 @@ class _Api:
     async def oldest_state(self, request: Request, user: str) -> Response:
         farm = await self.read(request)
         return _state(farm, *await farm.oldest_state())
+
+    async def snapshot(self, request: Request, user: str) -> Response:
+        """A saved snapshot. One at a time is in memory until its client has it."""
+        farm = await self.read(request)
+        try:
+            self._snapshot_turn.acquire_nowait()
+        except trio.WouldBlock:
+            raise Problem(
+                503,
+                "busy",
+                "this node is sending another snapshot",
+                "Try again when that has ended, or ask another node.",
+                headers=[("Retry-After", "5")],
+            ) from None
+        try:
+            parts = await farm.saved_snapshot()
+        except BaseException as error:
+            self._snapshot_turn.release()
+            if isinstance(error, StorageError):
+                raise Problem(507, "too-large", str(error), "Read the log instead.") from error
+            raise
+
+        async def body() -> AsyncGenerator[bytes]:
+            for part in parts:
+                yield part
+
+        return Streamed(
+            request,
+            body,
+            headers=farm_headers(farm),
+            media_type="application/octet-stream",
+            on_end=self._snapshot_turn.release,
+        )
 
     async def log(self, request: Request, user: str) -> Response:
         farm = await self.read(request)

@@ -115,6 +115,12 @@ class FarmView(EntrySource, Protocol):
         Raises `StorageError`.
         """
 
+    async def saved_snapshot(self) -> Sequence[bytes]:
+        """The parts of a saved snapshot of the farm (`garlicfarm.storage.snapshots`), as it is now.
+
+        Raises `StorageError`: the state is too large.
+        """
+
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         """The body of ``GET …/ranking``; ``statuses``: each row with the member's newest status, as it was
         posted, and its age."""

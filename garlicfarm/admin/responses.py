@@ -35,7 +35,7 @@ class Pieces(Response):
 
 class Streamed(Pieces):
     """A body that is made while the client reads it. If it cannot be completed the connection is cut in the
-    middle, so that no client takes it for complete."""
+    middle, so that no client takes it for complete. ``on_end`` is called at the end, whatever that is."""
 
     def __init__(
         self,
@@ -43,13 +43,21 @@ class Streamed(Pieces):
         make_body: Callable[[], AsyncGenerator[bytes]],
         headers: dict[str, str],
         media_type: str,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["Content-Length"]
         self._request = request
         self._make_body = make_body
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send(send)
+        finally:
+            self._on_end()
+
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         finished = False
         async with trio.open_nursery() as nursery:

@@ -42,6 +42,7 @@ COMMANDS = {
         "publish": "garlicfarm.cli.publish:publish",
         "metrics": "garlicfarm.cli.metrics:metrics",
         "user": "garlicfarm.cli.user:user",
+        "snapshot": "garlicfarm.cli.snapshot:snapshot",
         "recover": "garlicfarm.cli.recover:recover",
     },
     "Read and write the log": {"log": "garlicfarm.cli.log:log"},

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put
+from garlicfarm.durations import DURATION_RULE, parse_ms
 
 _T = TypeVar("_T")
 

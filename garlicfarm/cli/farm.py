@@ -15,7 +15,23 @@ from garlicfarm.cli.options import Options, new_farm, new_farm_options, print_ro
 from garlicfarm.cli.say import say
 
 if TYPE_CHECKING:
-    from garlicfarm.setup.provision import MemberPlan
+    from garlicfarm.setup.provision import MadeFarm, MemberPlan
+
+
+MEMBERS = click.option(
+    "--member",
+    "members",
+    multiple=True,
+    required=True,
+    metavar="ID=ENDPOINT",
+    help="The id of a member and the endpoint that others dial, such as 1=ssl://a.example:27150; repeatable.",
+)
+PRESET = click.option(
+    "--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True
+)
+OUT = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Directory to make. It must not exist."
+)
 
 
 @click.group(
@@ -39,19 +55,10 @@ def farm() -> None:
         "    --member 2=ssl://b.example:27150 --member 3=ssl://c.example:27150"
     ],
 )
-@click.option(
-    "--member",
-    "members",
-    multiple=True,
-    required=True,
-    metavar="ID=ENDPOINT",
-    help="The id of a member and the endpoint that others dial, such as 1=ssl://a.example:27150; repeatable.",
-)
+@MEMBERS
 @new_farm_options
-@click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Directory to make. It must not exist."
-)
+@PRESET
+@OUT
 @shared_options("farm", "output")
 def create(options: Options, members: tuple[str, ...], preset: str, out: Path, **new: Any) -> None:
     """Make a farm: one directory per node, each with everything that the node needs to start.
@@ -63,16 +70,21 @@ def create(options: Options, members: tuple[str, ...], preset: str, out: Path, *
     """
     from garlicfarm.setup.provision import create_farm
 
-    made = create_farm(out, _plans(members), new_farm(options.farm or "farm", preset, **new))
+    made = create_farm(out, member_plans(members), new_farm(options.farm or "farm", preset, **new))
+    print_rows(options.output, "garlicfarm.farm-create/1", made_rows(made))
+
+
+def made_rows(made: MadeFarm) -> list[dict[str, Any]]:
+    """A row for each node of a new farm."""
     endpoints = {server.id: server.endpoint for server in made.configuration.servers}
-    rows = [
+    return [
         {"id": node_id, "directory": str(directory), "endpoint": endpoints[node_id]}
         for node_id, directory in made.directories.items()
     ]
-    print_rows(options.output, "garlicfarm.farm-create/1", rows)
 
 
-def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
+def member_plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
+    """The members of a new farm, from the values of `MEMBERS`."""
     from garlicfarm.setup.provision import ADMIN_PORT, MemberPlan
     from garlicfarm.transport import Endpoint
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import MEMBER_ID, Options, print_rows, shared_options
 from garlicfarm.cli.say import say
+from garlicfarm.durations import DURATION_RULE, format_ms, parse_ms
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient

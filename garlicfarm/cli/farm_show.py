@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_object, shared_options
+from garlicfarm.durations import date_text
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient

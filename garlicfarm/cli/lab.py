@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import Command
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.say import put, say
+from garlicfarm.durations import DURATION_RULE, format_ms, parse_ms
 
 if TYPE_CHECKING:
     from garlicfarm.cli.farm_watch import FarmWatch

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.agreed import EPOCH_LENGTH
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.say import put
+from garlicfarm.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.names import did_you_mean
 from garlicfarm.printable import printable
 

@@ -10,11 +10,11 @@ import click
 
 from garlicfarm.admin.health import streams_text
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask, deadline
 from garlicfarm.cli.options import Options, print_object, print_rows, shared_options
 from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
+from garlicfarm.durations import date_text
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient

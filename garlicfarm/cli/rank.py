@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.node_access import deadline, find_node
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.rank_options import (
@@ -24,6 +23,7 @@ from garlicfarm.cli.rank_options import (
     parse_trigger,
 )
 from garlicfarm.cli.rank_screen import viewer
+from garlicfarm.durations import format_ms
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
+from garlicfarm.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 LONGEST_TRIGGER_MS = 3_600_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -152,6 +152,35 @@ class AdminClient:
         path = "state/oldest" if oldest else "state"
         answer = await self._ask("GET", _path(farm, path), params=params)
         return _header(answer, _NEXT_AFTER), answer.content
+
+    async def snapshot(
+        self, farm: str, write: Callable[[bytes], object], *, linearizable: bool = False
+    ) -> None:
+        """A saved snapshot of the farm, as it is now at the node that answers; ``write`` is given its bytes,
+        piece by piece. Needs the role admin.
+
+        :param linearizable: as for `page`.
+        :raises UnreachableError: the answer is incomplete; what was written is of no use.
+
+        Raises what ``write`` raises.
+        """
+        params = {"linearizable": "true"} if linearizable else None
+        answer = await self._ask("GET", _path(farm, "snapshot"), params=params, stream=True)
+        assert isinstance(answer, StreamedAnswer)
+        assert answer.node is not None
+        node = answer.node
+
+        async def read_all() -> None:
+            async for data in pieces:
+                node.hear()
+                write(data)
+
+        async with answer.pieces() as pieces:
+            try:
+                await self._silence.unless_silent(node, read_all)
+            except (*TRANSPORT_ERRORS, NodeSilent) as error:
+                why = str(error) or "the answer is incomplete"
+                raise UnreachableError(f"{answer.source}: {why}", "try again") from error
 
     async def metrics(self) -> str:
         """The node's metrics in Prometheus' text format (from the node's own machine)."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from garlicfarm.config.model import OptionalPath, Origin, OtherKeys
+from garlicfarm.config.model import OptionalDirectory, OptionalPath, Origin, OtherKeys
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import did_you_mean
 
@@ -82,7 +82,7 @@ class Converter:
         return tuple(self.table(kind, item, f"{key}[{index}]") for index, item in enumerate(raw))
 
     def _value(self, kind: Any, value: Any, key: str) -> Any:
-        if value == "" and kind == OptionalPath:
+        if value == "" and kind in (OptionalPath, OptionalDirectory):
             return None
         meta = _meta(kind)
         form = (meta.extra or {}).get("form", lambda converted: True)

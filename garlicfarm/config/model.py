@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from garlicfarm.config import validators
+from garlicfarm.durations import parse_ms
 from garlicfarm.errors import ConfigError
 from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 from garlicfarm.round_trips import Timeouts
@@ -82,6 +83,21 @@ CheckUrl = Annotated[
     str, _allowed('auto, tcp://HOST:PORT, an http:// URL, or "" for none', validators.is_check_url)
 ]
 Threshold = Annotated[int, _allowed("a whole number from 1 to 100", ge=1, le=100)]
+Period = Annotated[
+    str, _allowed("whole seconds, minutes, hours or days, as 90s, 12h or 1d", validators.is_period)
+]
+Kept = Annotated[int, _allowed("a whole number from 1 to 10000", ge=1, le=10_000)]
+OptionalDirectory = Annotated[Path | None, _allowed('the path of a directory, or "" for none')]
+NotifyKind = Literal["publisher", "member", "health", "keys", "disk", "damage", "level"]
+NotifyWay = Annotated[Literal["webhook", "command"], _allowed("webhook or command")]
+NotifyKinds = Annotated[
+    tuple[NotifyKind, ...],
+    _allowed(
+        f"a list of {', '.join(get_args(NotifyKind)[:-1])} and {get_args(NotifyKind)[-1]}", min_length=1
+    ),
+]
+OptionalUrl = Annotated[str, _allowed('an http:// or https:// URL, or "" for none', validators.is_web_url)]
+Command = Annotated[tuple[str, ...], _allowed("a program and its arguments, or [] for none")]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
 
 
@@ -184,6 +200,19 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
     keep_bytes: Bytes = 1073741824
 
 
+class BackupSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[farm.backup]``: snapshots of the farm that this node saves. ``directory`` None: none."""
+
+    every: Period = "1d"
+    keep: Kept = 7
+    directory: OptionalDirectory = None
+
+    @property
+    def every_ms(self) -> int:
+        """``every`` in ms."""
+        return parse_ms(self.every) or 0
+
+
 class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
     """``[farm.meta]``: the Meta LeaseSet of this farm, and when this node offers itself to publish.
     ``max_clock_offset_s``: by how much its wall clock may differ from the farm's and its router's then."""
@@ -192,6 +221,22 @@ class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
     key_file: OptionalPath = None
     publish: Publish = "auto"
     max_clock_offset_s: ClockSeconds = 60.0
+
+
+class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[notify]]``: a receiver of notices. ``farms`` empty: all."""
+
+    kind: NotifyWay
+    url: OptionalUrl = ""
+    secret_file: OptionalPath = None
+    command: Command = ()
+    events: NotifyKinds = get_args(NotifyKind)
+    farms: Names = ()
+
+    def __post_init__(self) -> None:
+        if not (self.url if self.kind == "webhook" else self.command):
+            what = "url" if self.kind == "webhook" else "command"
+            raise ConfigError([f"{what}: missing; kind = {self.kind!r} needs it"])
 
 
 class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +287,7 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     algorithms: Algorithms = ("MD5", "SHA-256")
     raft: RaftSection
     retention: RetentionSection
+    backup: BackupSection = BackupSection()
     router: PluginTable = {}
     meta: MetaSection
     leaf: tuple[LeafSection, ...] = ()
@@ -275,6 +321,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminSection
     listener: tuple[ListenerSection, ...]
     transport: PluginTables = {}
+    notify: tuple[NotifySection, ...] = ()
     farm: tuple[FarmSection, ...]
 
 

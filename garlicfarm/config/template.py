@@ -19,8 +19,10 @@ from garlicfarm.config.toml import to_toml
 from garlicfarm.errors import ConfigError
 from garlicfarm.printable import printable
 
-OWN = re.compile(r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)")
-"""Keys of values that no two nodes share."""
+OWN = re.compile(
+    r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)|notify\[\d+\]\.url"
+)
+"""Keys of values that no two nodes share, and of URLs that may be secrets."""
 
 _PLUGINS = re.compile(r"(?s)transport\..+|farm\[\d+\]\.(router|publisher\[\d+\]|feed\[\d+\])\..+")
 _SECRET = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from garlicfarm.durations import parse_ms
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
@@ -67,6 +68,21 @@ def is_check_url(text: str) -> bool:
     if url.scheme == "tcp":
         return bool(named) and not (url.path or url.query or url.fragment)
     return text in ("", "auto") or (url.scheme == "http" and bool(named))
+
+
+def is_web_url(text: str) -> bool:
+    """Whether it is the URL of a web server, or ""."""
+    try:
+        url = urlsplit(text)
+        return text == "" or (url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0)
+    except ValueError:
+        return False
+
+
+def is_period(text: str) -> bool:
+    """Whether it is a duration in whole seconds, at least one, with its unit."""
+    ms = parse_ms(text)
+    return ms is not None and ms >= 1000 and ms % 1000 == 0 and text[-1].isalpha()
 
 
 def is_destination(text: str) -> bool:

@@ -11,6 +11,7 @@ import trio
 from garlicfarm.application import AdminEndpoint, Origin
 from garlicfarm.errors import ConfigError, EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.feed.pages import PageReader
+from garlicfarm.node.backups import Backups, saved_snapshot
 from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.proposals import origin_now
@@ -18,7 +19,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
-from garlicfarm.storage import RankingStore
+from garlicfarm.storage import RankingStore, encode_snapshot
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
 
@@ -28,12 +29,18 @@ class FarmAdminView(CommittedEntries):
     queries."""
 
     def __init__(
-        self, replica: Replica, pages: PageReader, directory: Path, feeds: Sequence[HostedFeed] = ()
+        self,
+        replica: Replica,
+        pages: PageReader,
+        directory: Path,
+        feeds: Sequence[HostedFeed] = (),
+        backups: Backups | None = None,
     ) -> None:
         super().__init__(replica.core, replica.store, pages)
         self.replica = replica
         self._application = replica.application
         self._feeds = feeds
+        self._backups = backups
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
@@ -114,6 +121,10 @@ class FarmAdminView(CommittedEntries):
             return 0, b""
         found = await trio.to_thread.run_sync(self._store.oldest_state, limiter=self._snapshot_turn)
         return self.state() if found is None else (found.index, found.state)
+
+    async def saved_snapshot(self) -> Sequence[bytes]:
+        snapshot, _ = saved_snapshot(self.replica)
+        return await trio.to_thread.run_sync(encode_snapshot, snapshot, limiter=self._snapshot_turn)
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         return {"index": self._core.applied_index, **self._application.ranking(statuses=statuses)}
@@ -242,6 +253,8 @@ class FarmAdminView(CommittedEntries):
                 for server in core.configuration.servers
             ],
         }
+        if self._backups is not None and self._backups.problem:
+            body["problems"] = [*more.get("problems", ()), self._backups.problem]
         return body | {name: value for name, value in more.items() if name not in body}
 
     def _is_reachable(self, member: int) -> bool:

@@ -27,6 +27,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import DialCredentials, wall_ms
 from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.backups import Backups
 from garlicfarm.node.dialler import dial_member
 from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.guarded_router import GuardedRouter
@@ -50,7 +51,8 @@ from garlicfarm.transport import Endpoint
 @dataclass(frozen=True, slots=True)
 class NodeParts:
     """Parts that the farms of a node share. ``stack`` closes what they open; ``reader_limiter``: one of them
-    reads pages of its log at a time; ``admin_url()``: see `ReplicaHost`."""
+    reads pages of its log at a time; ``backup_limiter``: one makes a backup; ``admin_url()``: see
+    `ReplicaHost`."""
 
     config: Config
     directory: DataDirectory
@@ -59,6 +61,7 @@ class NodeParts:
     metrics: NodeMetrics
     transports: Transports
     reader_limiter: trio.CapacityLimiter
+    backup_limiter: trio.CapacityLimiter
     log: EventLogger
     admin_url: Callable[[], str | None]
 
@@ -73,6 +76,7 @@ class HostedFarm:
     credentials: FarmCredentials
     router: GuardedRouter | None
     feeds: Sequence[HostedFeed]
+    backups: Backups | None
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
@@ -85,6 +89,8 @@ class HostedFarm:
             await nursery.start(self.view.rankings.run)
             for feed in self.feeds:
                 nursery.start_soon(feed.run)
+            if self.backups is not None:
+                nursery.start_soon(self.backups.run)
             task_status.started()
 
 
@@ -170,7 +176,10 @@ def open_farm(
         )
         for feed, table in zip(made_feeds, section.feed, strict=True)
     ]
-    view = FarmAdminView(replica, pages, path / "rankings", feeds)
+    backups = None
+    if section.backup.directory is not None:
+        backups = Backups(replica, section.backup.directory, parts.backup_limiter)
+    view = FarmAdminView(replica, pages, path / "rankings", feeds, backups)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(
@@ -178,7 +187,7 @@ def open_farm(
     )
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
     retention = Retention(replica, replica.applier, store, writer, pages, kept)
-    return HostedFarm(replica, view, retention, credentials, router, feeds)
+    return HostedFarm(replica, view, retention, credentials, router, feeds, backups)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:

@@ -32,6 +32,7 @@ from garlicfarm.wire.messages import Configuration
 
 if TYPE_CHECKING:
     from garlicfarm.admin.http11 import AsgiApp
+    from garlicfarm.node.notifier import Notifier
 
 LETTING_GO = 0.75
 """The part of the time to stop in which others take over."""
@@ -118,9 +119,11 @@ class Node:
             metrics=self.metrics,
             transports=self._transports,
             reader_limiter=reader_limiter(),
+            backup_limiter=trio.CapacityLimiter(1),
             log=self._log,
             admin_url=self._reachable_admin_url,
         )
+        self._notifier = self._make_notifier() if config.notify else None
         left: Removed | None = None
         for section in config.farm:
             try:
@@ -201,6 +204,8 @@ class Node:
                         await nursery.start(self._run_farm, farm)
                     self._write_admin_url()
                     nursery.start_soon(self.draining.run)
+                    if self._notifier is not None:
+                        nursery.start_soon(self._notifier.run)
                     self._log.info("started", version=__version__, admin=self.admin_url)
                     task_status.started(self)
                 async with trio.open_nursery() as running:
@@ -217,6 +222,12 @@ class Node:
     async def _make_admin_app(self, ending: trio.Event, metrics_token: str) -> AsgiApp:
         create_app = await trio.to_thread.run_sync(_import_create_app)
         return create_app(self, shutdown=ending, metrics_token=metrics_token)
+
+    def _make_notifier(self) -> Notifier:
+        # Not at the top: most nodes have no receiver.
+        from garlicfarm.node.notifier import Notifier
+
+        return Notifier(self.config, lambda: self.farms, self.metrics, self._log)
 
     def _write_admin_url(self) -> None:
         """Write the admin URL for commands on this machine, which wait for the file to exist."""
@@ -242,6 +253,8 @@ class Node:
             error = first_error(group)
             event = "removed" if isinstance(error, Removed) else "farm-failed"
             self._log.error(event, farm=replica.farm, cause=str(error))
+            if isinstance(error, StorageError) and self._notifier is not None:
+                await self._notifier.on_failed(farm.view, error, is_last=not self._farms)
             if not self._farms:
                 if not isinstance(error, Removed):
                     raise

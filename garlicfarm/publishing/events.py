@@ -16,6 +16,8 @@ from garlicfarm.publishing.fold_state import Because, FarmState
 
 KEPT = 50
 
+EventKind = Literal["member", "leader", "publisher"]
+
 Reason = Because | Literal["override"]
 
 SHORT_REASONS: Mapping[str, str] = {
@@ -39,7 +41,8 @@ def reason_of(state: FarmState) -> Reason:
 
 class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What one entry changed. ``date_ms``: farm time. ``because`` is empty unless the publisher changed
-    from ``previous`` to ``publisher``; None for either means no publisher."""
+    from ``previous`` to ``publisher``; None for either means no publisher. ``kinds``: what ``text`` tells
+    of."""
 
     index: int
     date_ms: int
@@ -47,6 +50,7 @@ class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
     publisher: int | None = None
     previous: int | None = None
     because: Reason = ""
+    kinds: tuple[EventKind, ...] = ()
 
 
 class EventLog:
@@ -82,11 +86,14 @@ class EventLog:
         told += [f"{_members(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []
         told += [f"{_members(joined)} joined"] if joined else []
         told += [f"{_members(removed)} removed"] if removed else []
+        kinds: list[EventKind] = ["member"] if told else []
         if self._leader is not None:
             told.append(f"member {self._leader} leads in term {self._term}")
+            kinds.append("leader")
         previous, changed = self._publisher, state.publisher != self._publisher
         if changed:
             told.append(_takeover(state, previous, missed=previous in lost or previous in removed))
+            kinds.append("publisher")
         if told:
             self._events.append(
                 FarmEvent(
@@ -96,6 +103,7 @@ class EventLog:
                     publisher=state.publisher if changed else None,
                     previous=previous if changed else None,
                     because=reason_of(state) if changed else "",
+                    kinds=tuple(kinds),
                 )
             )
         self._lost = (self._lost | {*lost}) - {*back, *removed}

@@ -115,7 +115,7 @@ from garlicfarm.publishing.fold_state import (
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
-from garlicfarm.publishing.troubles import Troubles
+from garlicfarm.publishing.troubles import Trouble, Troubles
 from garlicfarm.wire.messages import Configuration
 
 _PUBLISHED_AHEAD_MS = 600_000
@@ -211,10 +211,9 @@ class PublisherFold(FarmQueries):
         now_ms: int,
         own_until_ms: Mapping[int, int] = MappingProxyType({}),
         own_clock: Mapping[int, str] = MappingProxyType({}),
-    ) -> list[str]:
-        """What operators should see to, a sentence each: `troubles.Troubles.sentences`. They are no part of
-        the state."""
-        return self._troubles.sentences(self, now_ms, own_until_ms, own_clock)
+    ) -> list[Trouble]:
+        """What operators should see to: `Troubles.found`. They are no part of the state."""
+        return self._troubles.found(self, now_ms, own_until_ms, own_clock)
 
     # Application
 

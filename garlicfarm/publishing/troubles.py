@@ -33,6 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Literal
+
+import msgspec
 
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import MetaStatus
@@ -46,6 +49,16 @@ MOST_SKEW_MS = 60_000
 STARTING_MS = 150_000
 """More than a first attempt to publish takes, in which a member reports that it publishes."""
 _SHOW = "`garlicfarm publish show` on its machine says why"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """One trouble: ``text`` says so in a sentence, whose figures change; ``about`` stays the same while it
+    lasts. ``own``: only the member that is asked knows of it."""
+
+    kind: Literal["publisher", "keys", "health"]
+    about: str
+    text: str
+    own: bool = False
 
 
 class Troubles:
@@ -90,14 +103,14 @@ class Troubles:
         else:
             self._outdated.pop(author, None)
 
-    def sentences(
+    def found(
         self,
         farm: FarmQueries,
         now_ms: int,
         own_until_ms: Mapping[int, int] = MappingProxyType({}),
         own_clock: Mapping[int, str] = MappingProxyType({}),
-    ) -> list[str]:
-        """The troubles, a sentence each. ``now_ms``: wall clock, ms since 1970. For the member that is asked:
+    ) -> list[Trouble]:
+        """The troubles. ``now_ms``: wall clock, ms since 1970. For the member that is asked:
         ``own_until_ms``, if it publishes and knows until when that lasts; ``own_clock``, if its clock is off,
         how far and what to do, as the rest of a sentence."""
         return [
@@ -108,7 +121,7 @@ class Troubles:
             *self._clocks(farm, own_clock),
         ]
 
-    def _publication(self, farm: FarmQueries) -> Iterator[str]:
+    def _publication(self, farm: FarmQueries) -> Iterator[Trouble]:
         configured = [one for one in farm.members if _is_configured(farm, one)]
         waited = max((self._unpublished.get(one, 0) for one in farm.members), default=0)
         recent = [one for one in configured if farm.is_recent(one)]
@@ -140,9 +153,9 @@ class Troubles:
             why = f"member {publisher} is named, and has no [[farm.publisher]]"
         else:
             why = f"member {publisher} is named and fails; {_SHOW}"
-        yield f"no member publishes: {why}"
+        yield Trouble("publisher", "unpublished", f"no member publishes: {why}")
 
-    def _expired(self, farm: FarmQueries, now_ms: int, own_until_ms: Mapping[int, int]) -> Iterator[str]:
+    def _expired(self, farm: FarmQueries, now_ms: int, own_until_ms: Mapping[int, int]) -> Iterator[Trouble]:
         for member in farm.members:
             since_ms = self._outdated.get(member)
             own_ms = own_until_ms.get(member, now_ms)
@@ -156,34 +169,38 @@ class Troubles:
                 ago_ms = farm.farm_time_ms - self._lasting[member][1]
             else:
                 continue
-            yield f"what member {member} publishes expired {rough_time(ago_ms)} ago; {_SHOW}"
+            text = f"what member {member} publishes expired {rough_time(ago_ms)} ago; {_SHOW}"
+            yield Trouble("publisher", f"expired {member}", text, since_ms is None)
 
-    def _clocks(self, farm: FarmQueries, own_clock: Mapping[int, str]) -> Iterator[str]:
+    def _clocks(self, farm: FarmQueries, own_clock: Mapping[int, str]) -> Iterator[Trouble]:
         for member in farm.members:
             skew_ms = self._confirmed.get(member, 0)
             if member in own_clock:
                 how, _, remedy = own_clock[member].partition(": ")
                 offers = ", so it does not offer itself to publish" * _is_configured(farm, member)
-                yield f"the clock of member {member} {how}{offers}: {remedy}"
+                text = f"the clock of member {member} {how}{offers}: {remedy}"
+                yield Trouble("health", f"clock {member}", text, not skew_ms)
             elif skew_ms and farm.is_recent(member):
                 how = f"{rough_time(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'}"
-                yield f"the clock of member {member} is {how} the farm's: correct it"
+                text = f"the clock of member {member} is {how} the farm's: correct it"
+                yield Trouble("health", f"clock {member}", text)
 
 
-def _unreached(farm: FarmQueries) -> Iterator[str]:
+def _unreached(farm: FarmQueries) -> Iterator[Trouble]:
     """The role moves, unless nobody else may be named."""
     failing = sum(map(outside.fails, outside.reports(farm, farm.members).values()))
     if outside.are_most(failing, len(farm.members)):
-        yield (
+        text = (
             f"most other members do not reach what member {farm.publisher} publishes, and no other member "
             "can take over; `garlicfarm farm show` says why"
         )
+        yield Trouble("publisher", "unreached", text)
 
 
-def _keys(farm: FarmQueries, now_ms: int) -> Iterator[str]:
+def _keys(farm: FarmQueries, now_ms: int) -> Iterator[Trouble]:
     for member, expires_ms in farm.key_expiries().items():
         if problem := expiry_problem(expires_ms, now_ms):
-            yield f"keys of member {member} {problem}"
+            yield Trouble("keys", f"keys {member}", f"keys of member {member} {problem}")
 
 
 def _is_configured(farm: FarmQueries, member: int) -> bool:

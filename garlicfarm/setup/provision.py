@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -42,7 +42,7 @@ from garlicfarm.publishing.administration import MAX_LEASE_MS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_lease_ms, least_R
 from garlicfarm.regular_files import read_file
-from garlicfarm.storage import DataDirectory, Genesis, create_store
+from garlicfarm.storage import DataDirectory, Genesis, Snapshot, create_store
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
@@ -168,7 +168,34 @@ def _check_free(directory: Path) -> None:
             raise ConfigError([f"{directory / name} exists already; nothing was overwritten"])
 
 
-def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
+class Founding(msgspec.Struct, frozen=True):
+    """What the stores of all founding members hold: see `create_store`."""
+
+    genesis: Genesis
+    configuration: Configuration
+    entries: tuple[bytes | Configuration, ...] = ()
+    begins: Snapshot | None = None
+
+
+Found = Callable[[FarmPlan, Mapping[int, MemberPlan], tuple[ClusterServer, ...]], Founding]
+"""Gets the plans, and the members with their endpoints."""
+
+
+def found_empty(
+    farm: FarmPlan, members: Mapping[int, MemberPlan], servers: tuple[ClusterServer, ...]
+) -> Founding:
+    """A farm whose log begins with its first orders."""
+    configuration = founding_configuration(servers)
+    genesis = new_genesis(farm, configuration)
+    return Founding(genesis, configuration, first_entries(farm, members, configuration))
+
+
+def create_farm(
+    out: Path,
+    members: Mapping[int, MemberPlan],
+    farm: FarmPlan | None = None,
+    found: Found = found_empty,
+) -> MadeFarm:
     """Make all nodes of a farm at once, each in its own directory ``out/node-<id>``; ``out`` must not
     exist, unless it holds nothing but what a command that was killed had not finished: a node that is in
     its place already may be in use. The genesis of each names all of them. Raises as `create_node` does.
@@ -181,7 +208,7 @@ def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | N
         directories = {node_id: staging / f"node-{node_id}" for node_id in sorted(members)}
         for directory in directories.values():
             directory.mkdir(mode=0o700)
-        made = _make(farm or FarmPlan(), members, directories)
+        made = _make(farm or FarmPlan(), members, directories, found)
     return msgspec.structs.replace(made, directories={i: out / path.name for i, path in directories.items()})
 
 
@@ -207,18 +234,23 @@ def _problem(endpoint: str) -> str | None:
     return dial_url_problem(endpoint)
 
 
-def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
+def _make(
+    farm: FarmPlan,
+    members: Mapping[int, MemberPlan],
+    directories: Mapping[int, Path],
+    found: Found = found_empty,
+) -> MadeFarm:
     check_endpoints(members)
     servers = tuple(
         ClusterServer(node_id, str(_make_node(directories[node_id], farm, node_id, members[node_id])))
         for node_id in sorted(members)
     )
-    configuration = founding_configuration(servers)
-    genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
-    entries = first_entries(farm, members, configuration)
+    founding, secret = found(farm, members, servers), secrets.token_bytes(32)
     for directory in directories.values():
-        make_store(directory / "data", farm, secret, genesis, entries)
-    return MadeFarm(genesis.farm_id, configuration, directories)
+        make_store(
+            directory / "data", farm, secret, founding.genesis, founding.entries, begins=founding.begins
+        )
+    return MadeFarm(founding.genesis.farm_id, founding.configuration, directories)
 
 
 def founding_configuration(servers: Sequence[ClusterServer]) -> Configuration:
@@ -314,13 +346,15 @@ def make_store(
     secret: bytes,
     genesis: Genesis,
     entries: tuple[bytes | Configuration, ...] = (),
+    *,
+    begins: Snapshot | None = None,
 ) -> None:
     """Make one farm's files in a node's data directory: the farm's secret and key, and the store.
-    ``entries``: those of `first_entries`, in the store of a founding member."""
+    ``entries``, ``begins``: what the store of a founding member holds (`Founding`)."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
         write_private_file(data / _master_key_name(farm), read_file(farm.master_key_file))
-    create_store(data / "farms" / farm.name, genesis, entries)
+    create_store(data / "farms" / farm.name, genesis, entries, begins)
 
 
 def farm_table(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> dict[str, Any]:

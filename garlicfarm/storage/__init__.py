@@ -8,12 +8,15 @@
 * `write_snapshot`: stores an application's state, so that `Writer.compact` may delete entries. A member that
   needs them is sent the snapshot (`LogStore.snapshot_chunk`), receives it (`Writer.submit_chunk`) and lets
   it replace its log (`garlicfarm.raft.types.Persist`).
+* `read_saved`: a snapshot that was saved outside of any store. `keep_backup` saves one, and deletes older
+  ones.
 * `LogReader`: reads the log for feeds in worker threads.
 * `RankingStore`: rankings that queries outside of the farm have computed; no part of the log.
 * `keep_leave_order`: that a leader told this member to leave, for the next start.
 * `read_committed`: all of a log that no node runs on, and the state that it continues.
 """
 
+from garlicfarm.storage.backups import keep_backup, list_backups
 from garlicfarm.storage.committed_log import CommittedLog, read_committed
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.leave_order import forget_leave_order, has_leave_order, keep_leave_order
@@ -21,7 +24,14 @@ from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read
 from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.segments import Genesis
-from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
+from garlicfarm.storage.snapshots import (
+    Saved,
+    Snapshot,
+    encode_snapshot,
+    read_saved,
+    remove_snapshots,
+    write_snapshot,
+)
 from garlicfarm.storage.writer import Writer
 
 __all__ = [
@@ -32,14 +42,19 @@ __all__ = [
     "LogReader",
     "LogStore",
     "RankingStore",
+    "Saved",
     "Snapshot",
     "Writer",
     "create_store",
+    "encode_snapshot",
     "forget_leave_order",
     "has_leave_order",
+    "keep_backup",
     "keep_leave_order",
+    "list_backups",
     "read_committed",
     "read_genesis",
+    "read_saved",
     "remove_snapshots",
     "write_snapshot",
 ]

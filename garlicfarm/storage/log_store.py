@@ -35,7 +35,13 @@ from garlicfarm.storage.log_index import Positions
 from garlicfarm.storage.migration import KEPT, NEW, finish_migration, log_directory, migrated
 from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
-from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
+from garlicfarm.storage.snapshots import (
+    Snapshot,
+    list_snapshots,
+    read_snapshot,
+    snapshot_name,
+    write_snapshot,
+)
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -48,7 +54,10 @@ _FOUNDING_TERM = 1
 
 
 def create_store(
-    directory: Path, genesis: Genesis, first_entries: Sequence[bytes | Configuration] = ()
+    directory: Path,
+    genesis: Genesis,
+    first_entries: Sequence[bytes | Configuration] = (),
+    begins: Snapshot | None = None,
 ) -> None:
     """Make a farm's store, durably: an interrupted call leaves none, and can be repeated.
 
@@ -56,12 +65,15 @@ def create_store(
     ``first_entries``: the Application entries and Configurations that the log begins with, the same ones in
     the stores of all founding members. They are of term 1, in which no member leads, and not yet committed:
     the first leader, of a later term, commits them with its own first entry (Raft §5.4.2).
+    ``begins``, instead of them: the committed state that the log continues, the same one in all these stores.
 
     Raises `StorageError` (a store exists, or the system refuses; nothing is overwritten),
     `LocalProtocolError` (an illegal Configuration).
     """
     state = HardState(_FOUNDING_TERM if first_entries else 0)
     boundary = SnapshotMeta(0, 0, genesis.configuration or Configuration(0, 0))
+    if begins is not None:
+        state, boundary = HardState(begins.term, 0, begins.index), begins.meta
     entries = (
         Entry(index, _FOUNDING_TERM, ValueType.CONFIGURATION, encode_configuration(value))
         if isinstance(value, Configuration)
@@ -72,8 +84,10 @@ def create_store(
         directory.mkdir(mode=0o700, exist_ok=True)
         if any((directory / name).exists() for name in (LOG, NEW, KEPT)):
             raise StorageError(f"{directory} holds a store already; a store is never overwritten")
-        if unknown := unknown_files(directory, {PART}):
+        if unknown := unknown_files(directory, {PART} if begins is None else {PART, SNAPSHOTS}):
             raise unknown
+        if begins is not None:
+            write_snapshot(directory / SNAPSHOTS, begins)
         make_log(directory, genesis, state, boundary, entries)
         fsync_path(directory.absolute().parent)
     except OSError as error:

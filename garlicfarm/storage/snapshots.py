@@ -10,6 +10,9 @@ application and its algorithm's version, index and term of the last entry in the
 Configuration in force there, all members up to there, removed ones too (key ``ever``), and the number of
 Application entries up to there (null, or missing: not known). The whole file is sent to
 members whose log ends before ours begins.
+
+A snapshot that is *saved*, outside of a store and under any name, also says where it comes from (key
+``saved``): the farm's name, how long its epochs are, the date, and the program.
 """
 
 from __future__ import annotations
@@ -45,9 +48,22 @@ _NAME = re.compile(r"(\d+)-(\d+)\.(snap|part)", re.ASCII)
 _PIECE_BYTES = 1 << 20
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """What a snapshot says of its farm outside of a store: its name, and how many Application entries make
+    an epoch (D23). ``date_ms``: when it was taken, by the wall clock of the node; ``node``: its id;
+    ``program``: its version of garlicfarm."""
+
+    farm: str
+    epoch_length: Annotated[int, msgspec.Meta(ge=1)]
+    date_ms: int
+    node: int
+    program: str
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The state after all entries up to ``index``. ``all_members``: every member up to there, removed ones
-    too, by id, with the last endpoint. ``application_entries``: as in `SnapshotMeta`."""
+    too, by id, with the last endpoint. ``application_entries``: as in `SnapshotMeta`. ``saved``: None in a
+    store."""
 
     farm_id: bytes
     application: str
@@ -58,6 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     all_members: tuple[ClusterServer, ...]
     application_entries: int | None
     state: bytes
+    saved: Saved | None = None
 
     @property
     def meta(self) -> SnapshotMeta:
@@ -65,7 +82,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return SnapshotMeta(self.index, self.term, self.configuration, self.application_entries)
 
 
-class _Header(msgspec.Struct):
+class _Header(msgspec.Struct, omit_defaults=True):
     farm_id: bytes
     application: str
     algorithm: int
@@ -74,6 +91,7 @@ class _Header(msgspec.Struct):
     configuration: bytes
     all_members: tuple[ClusterServer, ...] = msgspec.field(name="ever")
     application_entries: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    saved: Saved | None = None
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
@@ -81,6 +99,20 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
 
     Raises `StorageError`: the system refuses; there is no new snapshot.
     """
+    path = directory / f"{snapshot_name(snapshot.index, snapshot.term)}.snap"
+    try:
+        parts = encode_snapshot(snapshot)
+        make_private_directory(directory)
+        replace_file(path, parts, 0o600)
+    except StorageError as error:
+        raise StorageError(f"{path}: {error}; there is no new snapshot") from error
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}; there is no new snapshot") from error
+
+
+def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, ...]:
+    """The parts of its file, one after another. Blocking: a large state takes a while. Raises
+    `StorageError`: it is too large."""
     header = msgspec.json.encode(
         _Header(
             snapshot.farm_id,
@@ -91,21 +123,17 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
             encode_configuration(snapshot.configuration),
             snapshot.all_members,
             snapshot.application_entries,
+            snapshot.saved,
         )
     )
     parts = _HEADER_SIZE.pack(len(header)) + header, snapshot.state  # not joined: the state may be large
     size = sum(map(len, parts))
+    if _HEAD.size + size > MAX_SNAPSHOT_BYTES:
+        raise StorageError(f"a state of {size} bytes is too large")
     digest = sha256()
     for each in parts:
         digest.update(each)
-    path = directory / f"{snapshot_name(snapshot.index, snapshot.term)}.snap"
-    if _HEAD.size + size > MAX_SNAPSHOT_BYTES:
-        raise StorageError(f"{path}: a state of {size} bytes is too large; there is no new snapshot")
-    try:
-        make_private_directory(directory)
-        replace_file(path, (_HEAD.pack(_MAGIC, _VERSION, size, digest.digest()), *parts), 0o600)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}; there is no new snapshot") from error
+    return _HEAD.pack(_MAGIC, _VERSION, size, digest.digest()), *parts
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -114,12 +142,31 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises `StorageDamaged`, `StorageVersion` (written by another version), `StorageError` (the system
     refuses).
     """
-    return _read(path, keep=True)
+    return _named(path, _read(path, keep=True))
 
 
 def check_snapshot(path: Path) -> Snapshot:
     """As `read_snapshot`, but without the state: no more than a MiB of it is in memory at a time."""
-    return _read(path, keep=False)
+    return _named(path, _read(path, keep=False))
+
+
+def read_saved(path: Path, *, state: bool = True) -> tuple[Snapshot, Saved]:
+    """The saved snapshot in a file of any name, without its state unless ``state``; and where it comes from.
+    Raises as `read_snapshot`."""
+    snapshot = _read(path, keep=state)
+    if snapshot.saved is None:
+        raise StorageError(
+            f"{path} is a snapshot of a node's own store, which does not name its farm; save one with "
+            "`garlicfarm snapshot save`"
+        )
+    return snapshot, snapshot.saved
+
+
+def _named(path: Path, snapshot: Snapshot) -> Snapshot:
+    """A store's snapshot, whose file is named after it."""
+    if path.stem != snapshot_name(snapshot.index, snapshot.term):
+        raise StorageDamaged(f"{path} is damaged: its name is not its own")
+    return snapshot
 
 
 def claimed_size(head: bytes) -> int | None:
@@ -206,8 +253,6 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     if version != _VERSION or not sound:
         raise Corrupt("it fails its checksum")
     told = msgspec.json.decode(header, type=_Header)
-    if path.stem != snapshot_name(told.index, told.term):
-        raise Corrupt("its name is not its own")
     return Snapshot(
         told.farm_id,
         told.application,
@@ -218,6 +263,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.all_members,
         told.application_entries,
         state,
+        told.saved,
     )
 
 

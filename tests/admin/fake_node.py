@@ -74,6 +74,8 @@ class FakeFarm:
         self.raised: list[tuple[int, str]] = []
         self.level: dict[str, Any] = {"in_force": 1, "highest": 1, "brings": {}, "hindered_by": []}
         self.snapshot = b"snapshot"
+        self.saved: Sequence[bytes] = (b"saved", b"snapshot")
+        self.saved_error: Exception | None = None
         self.waiting = 0
         self.batches: list[int] = []
         self._commit_event = trio.Event()
@@ -210,6 +212,12 @@ class FakeFarm:
 
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.snapshot
+
+    async def saved_snapshot(self) -> Sequence[bytes]:
+        await trio.lowlevel.checkpoint()
+        if self.saved_error is not None:
+            raise self.saved_error
+        return self.saved
 
     async def oldest_state(self) -> tuple[int, bytes]:
         await trio.lowlevel.checkpoint()

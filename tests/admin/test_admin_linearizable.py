@@ -16,7 +16,7 @@ from garlicfarm.refusals import Refusal
 from tests.admin.fake_node import FakeNode, client_of
 
 FARM = "/v1/farms/{farm}/"
-READS = ["status", "log", "log/extent", "state", "state/oldest", "ranking", "policy", "members"]
+READS = ["status", "log", "log/extent", "state", "state/oldest", "snapshot", "ranking", "policy", "members"]
 OF_THE_NODE = ["readers", "rankings", "rankings/{query}"]
 """These answer what this node keeps, which no other member confirms."""
 

@@ -27,6 +27,7 @@ LEAST = {
     "GET /v1/farms/{farm}/events": "reader",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/state/oldest": "reader",
+    "GET /v1/farms/{farm}/snapshot": "admin",
     "GET /v1/farms/{farm}/ranking": "reader",
     "GET /v1/farms/{farm}/rankings": "reader",
     "GET /v1/farms/{farm}/rankings/{query}": "reader",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from garlicfarm.cli.durations import DURATION_RULE, date_text, format_ms, parse_ms
 from garlicfarm.cli.options import Seconds
+from garlicfarm.durations import DURATION_RULE, date_text, format_ms, parse_ms
 from tests.cli.served import Cli
 
 

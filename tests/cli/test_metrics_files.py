@@ -67,6 +67,11 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'storage_snapshots_total{F, outcome="failed"}': "1"},
         {'storage_snapshots_total{F, outcome="failed"}': "1+1x"},
     ),
+    "BackupOld": ({"backup_timestamp_seconds{F}": "0"}, {"backup_timestamp_seconds{F}": "-700000"}),
+    "NoticesFail": (
+        {'notices_total{job="g", instance="a", receiver="r", outcome="failed"}': "1"},
+        {'notices_total{job="g", instance="a", receiver="r", outcome="failed"}': "1+1x"},
+    ),
     "Defect": (
         {'listener_rejected_total{job="g", instance="a", transport="ssl", reason="defect"}': "0"},
         {'listener_rejected_total{job="g", instance="a", transport="ssl", reason="defect"}': "0+1x"},

@@ -29,9 +29,11 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[log]": model.LogSection,
     "[admin]": model.AdminSection,
     "[[listener]]": model.ListenerSection,
+    "[[notify]]": model.NotifySection,
     "[[farm]]": model.FarmSection,
     "[farm.raft]": model.RaftSection,
     "[farm.retention]": model.RetentionSection,
+    "[farm.backup]": model.BackupSection,
     "[farm.meta]": model.MetaSection,
     "[[farm.leaf]]": model.LeafSection,
     "[[farm.publisher]]": model.PublisherSection,
@@ -54,9 +56,11 @@ TABLES = {
     "admin",
     "listener",
     "transport",
+    "notify",
     "farm",
     "raft",
     "retention",
+    "backup",
     "router",
     "meta",
     "leaf",
@@ -90,7 +94,7 @@ def default(field: Any, section: str) -> str:
     if field.name == "least_election_timeout_s":
         least_s = model.PRESET_LEAST_ELECTION_TIMEOUTS_S["i2p"]
         return f"`election_timeout_max_s`; with the preset `i2p` `{least_s}`"
-    if field.name == "secret_file":
+    if field.name == "secret_file" and section == "[[farm]]":
         return "`secrets/NAME.secret` in `data_dir`"
     if field.default_factory is not msgspec.NODEFAULT:
         return toml(field.default_factory())

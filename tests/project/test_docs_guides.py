@@ -15,10 +15,10 @@ import trio
 from garlicfarm import __version__
 from garlicfarm.admin.health import since
 from garlicfarm.cli import cli
-from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.farm_policy import set_
 from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESET_LEASES_MS, PRESETS
 from garlicfarm.credentials.member_credentials import read_secret_file, write_secret_file
+from garlicfarm.durations import format_ms
 from garlicfarm.lab.processes import process_farm
 from garlicfarm.levels import BRINGS, HIGHEST, LOWEST, SAYS_NOTHING, cannot_follow
 from garlicfarm.plugins import TRANSPORTS, list_plugins

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,8 +30,12 @@ class Skewed(Posting):
         return msgspec.json.encode(msgspec.structs.replace(document, date=date))
 
 
+def sentences(farm: PublisherFold, *arguments: Any) -> list[str]:
+    return [trouble.text for trouble in farm.troubles(*arguments)]
+
+
 def troubles(posting: Posting) -> list[str]:
-    return posting.farm.troubles(T0 + posting.now_ms)
+    return sentences(posting.farm, T0 + posting.now_ms)
 
 
 def told(posting: Posting, for_ms: int) -> set[str]:
@@ -96,14 +101,14 @@ def test_why_nobody_publishes() -> None:
         for each in range(count):
             for member in members:
                 log.post(member, first + each, publishing=publishing)
-        return log.farm.troubles(T0)
+        return sentences(log.farm, T0)
 
     assert rounds(10, 0, 1, 2) == [
         "no member publishes: member 2 is named and fails; `garlicfarm publish show` on its machine says why"
     ]
     log.override(1, "off")
     log.override(2, "off")
-    assert log.farm.troubles(T0) == [
+    assert sentences(log.farm, T0) == [
         "no member publishes: no member is eligible; `garlicfarm farm show` says why"
     ]
 
@@ -126,7 +131,7 @@ def test_members_whose_publishers_are_not_ready_are_to_publish_all_the_same() ->
                 # As of a node whose router is gone: it says when it published, and not that it could.
                 meta = MetaStatus(last_published_time=0) if member > 1 else None
                 log.post(member, second, publishing=None, meta=meta)
-        return log.farm.troubles(T0)
+        return sentences(log.farm, T0)
 
     assert rounds(Log(1, 2)) == [
         "no member publishes: member 2 is not ready; `garlicfarm publish show` on its machine says why"
@@ -137,7 +142,7 @@ def test_members_whose_publishers_are_not_ready_are_to_publish_all_the_same() ->
         "`garlicfarm publish show` on their machines says why"
     ]
     log.post(2, 20, meta=MetaStatus(publishing=True, last_published_time=T0))
-    assert log.farm.troubles(T0) == []
+    assert sentences(log.farm, T0) == []
 
 
 SHOW = "`garlicfarm publish show` on its machine says why"
@@ -152,14 +157,14 @@ def test_publication_that_is_not_renewed_is_told_by_the_statuses_of_its_publishe
         meta = MetaStatus(publishing=publishing, last_published_ls=ls, last_published_time=T0 + last[1])
         log.post(2, second)
         log.post(1, second, meta=meta)
-        return log.farm.troubles(T0 + int(second * 1000))
+        return sentences(log.farm, T0 + int(second * 1000))
 
     assert post(0) == post(1800) == post(hour) == []
     # Past its end, as in a first attempt after a night: so it may stay for as long as that takes.
     assert post(hour + 1) == post(hour + 150) == []
     told = [f"what member 1 publishes expired 3 min ago; {SHOW}"]
     assert post(hour + 151) == told
-    assert log.farm.troubles(0) == told  # it is the farm's time that counts
+    assert sentences(log.farm, 0) == told  # it is the farm's time that counts
     # A router that publishes by itself names no LeaseSet; and who does not publish has nothing that expires.
     assert post(hour + 152, named=False) == []
     assert post(hour + 153) == []
@@ -177,7 +182,7 @@ def test_a_shorter_lifetime_is_for_what_is_published_from_then_on() -> None:
         log.post(
             1, second, meta=MetaStatus(publishing=True, last_published_ls="AAAA", last_published_time=last_ms)
         )
-        return log.farm.troubles(T0)
+        return sentences(log.farm, T0)
 
     post(0, 0)
     log.order("publisher", {"lifetime_ms": 600_000})
@@ -188,18 +193,18 @@ def test_a_shorter_lifetime_is_for_what_is_published_from_then_on() -> None:
 
 def test_what_the_node_itself_publishes_has_expired_a_minute_after_its_end() -> None:
     farm = Log(1, 2).farm
-    assert farm.troubles(T0 + 59_999, {1: T0}) == []
-    assert farm.troubles(T0 + 60_000, {1: T0}) == [f"what member 1 publishes expired 60 s ago; {SHOW}"]
-    assert farm.troubles(T0 + 60_000, {3: 0}) == []  # no member
+    assert sentences(farm, T0 + 59_999, {1: T0}) == []
+    assert sentences(farm, T0 + 60_000, {1: T0}) == [f"what member 1 publishes expired 60 s ago; {SHOW}"]
+    assert sentences(farm, T0 + 60_000, {3: 0}) == []  # no member
 
 
 def test_keys_that_expire_within_14_days_are_told_by_the_wall_clock() -> None:
     log, day_ms = Log(1, 2), 86_400_000
     log.post(2, 0, config={"node": NodeReport(key_expires=T0 + 20 * day_ms)})
-    assert log.farm.troubles(T0 + 6 * day_ms) == []
-    (problem,) = log.farm.troubles(T0 + 6 * day_ms + 1)
+    assert sentences(log.farm, T0 + 6 * day_ms) == []
+    (problem,) = sentences(log.farm, T0 + 6 * day_ms + 1)
     assert problem.startswith("keys of member 2 expire in 13 days: make new bundles")
-    (problem,) = log.farm.troubles(T0 + 20 * day_ms)
+    (problem,) = sentences(log.farm, T0 + 20 * day_ms)
     assert problem.startswith("keys of member 2 have expired: make new bundles")
 
 
@@ -232,7 +237,7 @@ def test_own_clock_that_is_off_is_told_once_and_what_follows_from_it(skew_ms: in
     posting.skews = {3: skew_ms}
     posting.run(4 * INTERVAL_MS)
     own = {3: "is at least 60 min behind the farm's: correct it"}
-    assert posting.farm.troubles(T0 + posting.now_ms, {}, own) == [
+    assert sentences(posting.farm, T0 + posting.now_ms, {}, own) == [
         "the clock of member 3 is at least 60 min behind the farm's, so it does not offer itself to publish: "
         "correct it"
     ]
@@ -257,5 +262,5 @@ def test_troubles_are_no_part_of_the_state() -> None:
     assert len(troubles(posting)) == 2
     again = PublisherFold("farm")
     again.restore(posting.farm.snapshot())
-    assert again.troubles(T0 + posting.now_ms) == []
+    assert sentences(again, T0 + posting.now_ms) == []
     assert again.snapshot() == posting.farm.snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,7 @@ from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
+from garlicfarm.publishing.troubles import Trouble
 from garlicfarm.round_trips import RoundTrips
 from garlicfarm.wire.messages import Configuration, Grant
 
@@ -180,13 +181,18 @@ class PublisherApplication(Application, LeaseUser):
             metrics.count_publisher_refused(name, row["refused"])
             for target, is_up in row["targets"].items():
                 metrics.set_target_up(name, target, is_up)
-        metrics.farm_problems.set(len(self._problems(publishers)))
+        metrics.farm_problems.set(len(self._problems(self._troubles(publishers))))
 
     def _describe(self) -> list[dict[str, Any]]:
         return [] if self._part is None else self._part.describe()
 
-    def _problems(self, publishers: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What operators should see to; ``publishers``: rows of the status."""
+    def _problems(self, troubles: Iterable[Trouble]) -> list[str]:
+        """What operators should see to, a sentence each."""
+        found = [trouble.text for trouble in troubles]
+        return found if self._part is None else [*found, *self._part.problems()]
+
+    def _troubles(self, publishers: Sequence[Mapping[str, Any]]) -> list[Trouble]:
+        """``publishers``: rows of the status."""
         ends = [
             row["until_ms"]
             for row in publishers
@@ -194,11 +200,11 @@ class PublisherApplication(Application, LeaseUser):
         ]
         own = {self._node_id: min(ends)} if ends else {}
         clock = "" if self._part is None else self._part.core.clock.problem
-        found = self.fold.troubles(time.time_ns() // 1_000_000, own, {self._node_id: clock} if clock else {})
-        return found if self._part is None else [*found, *self._part.problems()]
+        return self.fold.troubles(time.time_ns() // 1_000_000, own, {self._node_id: clock} if clock else {})
 
     def status(self) -> Mapping[str, Any]:
         publishers = self._describe()
+        troubles = self._troubles(publishers)
         return {
             "publisher": self.fold.publisher,
             "publishers": publishers,
@@ -207,7 +213,8 @@ class PublisherApplication(Application, LeaseUser):
             "published_leaves": self.fold.published_leaves(),
             "measured": {str(member): percent for member, percent in self.fold.measured().items()},
             "events": self.fold.events(),
-            "problems": self._problems(publishers),
+            "problems": self._problems(troubles),
+            "troubles": msgspec.to_builtins(troubles),
         }
 
     def member_report(self, member: int) -> MemberReport:

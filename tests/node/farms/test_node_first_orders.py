@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.cli.durations import format_ms
 from garlicfarm.cli.exits import Exit
+from garlicfarm.durations import format_ms
 from garlicfarm.levels import LEASES
 from garlicfarm.node.publisher.application import PublisherApplication
 from garlicfarm.wire.messages import ValueType
