@@ -121,6 +121,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             of_farm("DELETE", "members/{id}", "admin", api.remove_member),
             of_farm("POST", "level", "admin", api.raise_level),
             of_farm("POST", "leader/stepdown", "admin", api.step_down),
+            of_farm("POST", "repair", "admin", api.repair),
             *api.application_routes(),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
@@ -339,6 +340,12 @@ class _Api:
         with commit_deadline("no member is known to have taken over"):
             leader = await farm.step_down(wanted.to, user)
         return json_answer({"leader": leader}, farm)
+
+    async def repair(self, request: Request, user: str) -> Response:
+        farm = self.farm(request)
+        with commit_deadline("the leader is not known to have sent what it holds"):
+            index = await farm.repair(user)
+        return json_answer({"index": index}, farm)
 
     def application_routes(self) -> Iterator[Route]:
         """The endpoints of the applications; the farms of a node do not change while it runs."""

@@ -17,6 +17,9 @@ fails to publish again, nothing is published, as above.
 *The publisher is not reached.* By the reports of most other members (`outside`), and the role stays, since
 nobody else may be named.
 
+*Members differ.* Most others contradict what a member holds, or members hold different things and no majority
+says which is right (`comparing`).
+
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
@@ -103,6 +106,7 @@ class Troubles:
         return [
             *self._publication(farm),
             *_unreached(farm),
+            *_differing(farm),
             *self._expired(farm, now_ms, own_until_ms),
             *_keys(farm, now_ms),
             *self._clocks(farm, own_clock),
@@ -177,6 +181,22 @@ def _unreached(farm: FarmQueries) -> Iterator[str]:
         yield (
             f"most other members do not reach what member {farm.publisher} publishes, and no other member "
             "can take over; `garlicfarm farm show` says why"
+        )
+
+
+def _differing(farm: FarmQueries) -> Iterator[str]:
+    for member in farm.members:
+        if (found := farm.contradicted(member)) is not None:
+            bars = "publishes nor leads" if found.what == "state" else "publishes, leads nor votes"
+            yield (
+                f"the {found.what} of member {member} at index {found.index} is not that of most others, so "
+                f"it neither {bars}: run `garlicfarm member repair` on its machine"
+            )
+    if groups := farm.disagreeing:
+        told = " and ".join(", ".join(map(str, group)) for group in groups)
+        yield (
+            f"members {told} hold different states, and no majority says which is right: compare what they "
+            "show, then run `garlicfarm member repair` on the machine of a wrong one, while a right one leads"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -98,10 +98,11 @@ class OutgoingResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceivedChunk(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a snapshot, from the request that ``step`` took with ``token``."""
+    """A piece of a snapshot, from the request of the leader ``source`` that ``step`` took with ``token``."""
 
     token: int
     chunk: SnapshotSyncRequest
+    source: int
 
 
 class ProposalOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +149,10 @@ class Role(Enum):
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     LEADER = "leader"
+
+
+Contradicted = Literal["", "state", "chain"]
+"""What most others hold otherwise than this member, "": nothing that is known (D26)."""
 
 
 class Change(Enum):

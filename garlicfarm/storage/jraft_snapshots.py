@@ -43,7 +43,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
         self._why = ""  # why it was refused
         self._times = 0  # and how often
 
-    def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
+    def take(self, request: SnapshotSyncRequest, source: int = 0) -> tuple[int, SnapshotMeta | None]:
         """As `SnapshotReceiver.take`. A JRaft leader sends a refused snapshot again and again, until it has a
         newer one. It is recognised by its first piece and refused without being stored; every
         `CHECK_AGAIN_AFTER` times it is received and checked again."""

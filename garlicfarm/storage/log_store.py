@@ -36,6 +36,7 @@ from garlicfarm.storage.migration import KEPT, NEW, finish_migration, log_direct
 from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
+from garlicfarm.storage.state_origin import read_origin
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -279,6 +280,11 @@ class LogStore:
         """The snapshot that ``meta`` is of, with the application's state. Blocking, as long as the disk
         takes; from any thread. Raises `StorageDamaged`, `StorageVersion`, `StorageError`."""
         return read_snapshot(self.path.parent / SNAPSHOTS / f"{snapshot_name(meta.index, meta.term)}.snap")
+
+    def origin(self) -> int:
+        """Whose snapshot was restored last (`garlicfarm.storage.state_origin`). Blocking; from any thread.
+        Raises `StorageError`, `StorageDamaged`."""
+        return read_origin(self.path.parent)
 
     def oldest_state(self) -> Snapshot | None:
         """The oldest sound snapshot whose next entry the log still has; None: there is none. Blocking, as

@@ -30,6 +30,7 @@ from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
+from garlicfarm.raft import Contradicted
 from garlicfarm.round_trips import RoundTrips
 from garlicfarm.wire.messages import Configuration, Grant
 
@@ -64,6 +65,13 @@ class PublisherApplication(Application, LeaseUser):
 
     def check_configuration(self, section: FarmSection, config: Config) -> None:
         check_publishers(section, config)
+
+    def agreed_index(self) -> int:
+        return self.fold.agreed_index
+
+    def contradicted(self, member: int) -> Contradicted:
+        found = self.fold.contradicted(member)
+        return "" if found is None else found.what
 
     # ------------------------------------------------------------------ the tasks
 
@@ -180,6 +188,7 @@ class PublisherApplication(Application, LeaseUser):
             metrics.count_publisher_refused(name, row["refused"])
             for target, is_up in row["targets"].items():
                 metrics.set_target_up(name, target, is_up)
+        metrics.set_contradicted(map(self.contradicted, self.fold.members), self.fold.disagreeing)
         metrics.farm_problems.set(len(self._problems(publishers)))
 
     def _describe(self) -> list[dict[str, Any]]:
