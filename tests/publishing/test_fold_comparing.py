@@ -124,10 +124,10 @@ def test_members_that_restored_a_snapshot_share_the_vote_of_its_origin() -> None
     claim(log, 3)
     assert (log.farm.disagreeing, found(log)) == (((1, 2), (3,)), {})
     log = agreed(1, 2, 3, 4, 5)
-    for member, state, origin in ((1, WRONG, None), (2, WRONG, 1), (3, WRONG, 2), (4, RIGHT, None)):
+    for member, state, origin in ((1, WRONG, 2), (2, WRONG, 3), (3, WRONG, 4), (4, WRONG, None)):
         claim(log, member, state, origin=origin)
-    claim(log, 5, origin=4)
-    assert (log.farm.disagreeing, found(log)) == (((1, 2, 3), (4, 5)), {})
+    claim(log, 5)
+    assert (log.farm.disagreeing, found(log)) == (((1, 2, 3, 4), (5,)), {})
     log = agreed(1, 2, 3, 4, 5)
     for member, origin in ((1, None), (2, 1), (3, None), (4, None)):
         claim(log, member, origin=origin)
@@ -143,6 +143,16 @@ def test_where_most_members_are_silent_nobody_is_contradicted() -> None:
     assert (found(log), log.farm.disagreeing) == ({}, ())
     claim(log, 4)
     assert found(log) == {1: "state"}
+
+
+def test_claims_at_an_earlier_index_are_not_compared() -> None:
+    log = agreed(1, 2, 3)
+    claim(log, 1, WRONG)
+    for member in (1, 2, 3) * STATUSES_EACH:
+        live(log, member)
+    claim(log, 2)
+    claim(log, 3)
+    assert found(log) == {}
 
 
 def test_removed_member_leaves_no_claim_behind() -> None:
