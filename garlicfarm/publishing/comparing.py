@@ -6,6 +6,7 @@ linked in this way have one vote between them, and a wrong state that was handed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ def compare(compared: ComparedState, members: Collection[int], recent: Collectio
     least = len(members) // 2 + 1
     chain = _most(claims, roots, least, lambda claim: claim.chain)
     state = _most(claims, roots, least, lambda claim: claim.state)
+    together = Counter((claim.state, claim.chain) for claim in claims.values())
     changed = set()
     for member, claim in claims.items():
         known = compared.contradicted.get(member)
@@ -37,7 +39,7 @@ def compare(compared: ComparedState, members: Collection[int], recent: Collectio
             found = Contradiction(since, "chain")
         elif state is not None and claim.state != state:
             found = Contradiction(since, "state")
-        elif chain is not None and state is not None:
+        elif together[claim.state, claim.chain] >= least:  # votes or not: nobody contradicts them any more
             found = None
         if found != known:
             changed.add(member)

@@ -580,7 +580,9 @@ class NaiveFold:
                     self.contradicted[one] = {"index": before["index"], "what": "chain"}
                 elif states[1]:
                     self.contradicted[one] = {"index": before["index"], "what": "state"}
-                elif chains[0] and states[0]:
+                elif 2 * sum(
+                    (it["state"], it["chain"]) == (own["state"], own["chain"]) for it in here.values()
+                ) > len(self.members):
                     self.contradicted.pop(one, None)
             if all(one in here for one in self.members if self.recent(one)):
                 groups: dict[str, list[int]] = {}

@@ -97,6 +97,18 @@ def test_member_is_contradicted_until_it_holds_what_a_majority_holds() -> None:
     assert log.farm.eligible() == [1, 2, 3]
 
 
+def test_member_that_was_repaired_is_cleared_though_all_share_one_vote_now() -> None:
+    log = agreed(1, 2, 3)
+    for member, state in ((1, WRONG), (2, RIGHT), (3, RIGHT)):
+        claim(log, member, state)
+    for member in (1, 2, 3) * STATUSES_EACH:
+        live(log, member, 20)
+    claim(log, 1, origin=2)
+    assert found(log) == {1: "state"}
+    claim(log, 3, origin=2)
+    assert found(log) == {}
+
+
 def test_forged_digests_of_one_member_contradict_that_member_alone() -> None:
     log = agreed(1, 2, 3)
     claim(log, 3, WRONG, WRONG, origin=2)
