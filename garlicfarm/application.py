@@ -19,11 +19,11 @@ import msgspec
 
 from garlicfarm.config.model import Config, FarmSection
 from garlicfarm.credentials.roles import UserRole
-from garlicfarm.digests import Digests
+from garlicfarm.digests import Contradicted, Digests
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.raft import Contradicted, Status
+from garlicfarm.raft import Status
 from garlicfarm.round_trips import RoundTrips
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import Configuration, Grant

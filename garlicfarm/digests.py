@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import struct
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
 from garlicfarm.levels import COMPARING
+
+Contradicted = Literal["", "state", "chain"]
+"""What most others hold otherwise than a member, "": nothing that is known."""
 
 DIGEST_DIGITS = 32
 """hexadecimal ones, of the first 16 bytes of a SHA-256"""
@@ -64,3 +68,9 @@ class DigestKeeper:
         if self.chain is not None:
             own, chain = (text[:DIGEST_DIGITS] for text in (sha256(state).hexdigest(), self.chain.hex()))
             self.newest = Digests(index, own, chain, self._origin)
+
+    def bars(self, contradicted: Contradicted) -> Contradicted:
+        """What a member has to follow of what most others contradict. As long as it has not digested anything
+        since its start, its chain may be another one than that was: it does not lead, but it votes. Else a
+        farm without a leader could not find out."""
+        return "state" if contradicted and self.newest is None else contradicted

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import trio
 
 from garlicfarm.application import Application
-from garlicfarm.digests import DigestKeeper
+from garlicfarm.digests import Contradicted, DigestKeeper
 from garlicfarm.levels import algorithm_of
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.store import Store
-from garlicfarm.raft import Contradicted, Entry, SnapshotMeta
+from garlicfarm.raft import Entry, SnapshotMeta
 from garlicfarm.storage import Snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ClusterServer, ValueType
@@ -85,7 +85,7 @@ class Applier:
         self._follow_contradiction()
 
     def _follow_contradiction(self) -> None:
-        contradicted = self._application.contradicted(self._core.node_id)
+        contradicted = self.digests.bars(self._application.contradicted(self._core.node_id))
         if contradicted != self._contradicted:
             self._contradicted = contradicted
             self._core.put(self._core.raw.report_contradicted, contradicted)

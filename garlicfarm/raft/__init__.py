@@ -117,7 +117,6 @@ from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.types import (
     Change,
     ConfChange,
-    Contradicted,
     Entry,
     HardState,
     LogPosition,
@@ -139,7 +138,6 @@ from garlicfarm.raft.types import (
 __all__ = [
     "Change",
     "ConfChange",
-    "Contradicted",
     "Entry",
     "HardState",
     "LogPosition",

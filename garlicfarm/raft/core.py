@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from garlicfarm.digests import Contradicted
 from garlicfarm.errors import LocalProtocolError, ProposalDropped
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.leader import Leader
@@ -17,7 +18,6 @@ from garlicfarm.raft.roles import Roles
 from garlicfarm.raft.state import MAX_TERM, TERM_CEILING, TERMS_PER_MS, RaftState
 from garlicfarm.raft.types import (
     ConfChange,
-    Contradicted,
     RaftConfig,
     Ready,
     Role,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from garlicfarm.digests import Contradicted
 from garlicfarm.raft.configuration_tracker import ConfigurationTracker
 from garlicfarm.raft.durability import DurabilityBarrier, OwnVote
 from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.types import (
-    Contradicted,
     Entry,
     LogPosition,
     OutgoingRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -149,10 +149,6 @@ class Role(Enum):
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     LEADER = "leader"
-
-
-Contradicted = Literal["", "state", "chain"]
-"""What most others hold otherwise than this member, "": nothing that is known (D26)."""
 
 
 class Change(Enum):

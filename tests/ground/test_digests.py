@@ -49,6 +49,14 @@ def test_each_part_of_an_entry_changes_the_chain() -> None:
     assert len(chains) == 5
 
 
+def test_process_that_has_not_digested_yet_does_not_lead_but_votes() -> None:
+    keeper = DigestKeeper()
+    keeper.restore(bytes(32), 0)
+    assert [keeper.bars(one) for one in ("", "state", "chain")] == ["", "state", "state"]
+    keeper.take(5, b"state")
+    assert [keeper.bars(one) for one in ("", "state", "chain")] == ["", "state", "chain"]
+
+
 def test_restored_member_continues_the_chain_and_names_its_origin() -> None:
     keeper = DigestKeeper()
     keeper.restore(b"c" * 32, 2)

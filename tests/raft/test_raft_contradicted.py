@@ -7,8 +7,9 @@ from functools import partial
 import msgspec
 import pytest
 
+from garlicfarm.digests import Contradicted
 from garlicfarm.levels import COMPARING
-from garlicfarm.raft import Contradicted, HardState, Persist, Role
+from garlicfarm.raft import HardState, Persist, Role
 from garlicfarm.wire import decode_snapshot_sync_request
 from garlicfarm.wire.messages import Request
 from tests.raft.playbook import ALL, APPEND, SNAPSHOT, TIMEOUT, Player, application, leader_of

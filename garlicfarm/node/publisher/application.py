@@ -13,6 +13,7 @@ import trio
 from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import PRESET_RETIRE_TIMEOUTS_S
+from garlicfarm.digests import Contradicted
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import OUTSIDE
@@ -30,7 +31,6 @@ from garlicfarm.publishing import granting
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
-from garlicfarm.raft import Contradicted
 from garlicfarm.round_trips import RoundTrips
 from garlicfarm.wire.messages import Configuration, Grant
 

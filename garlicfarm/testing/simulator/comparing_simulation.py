@@ -140,7 +140,7 @@ class ComparingSimulation(PublisherSimulation):
                 raise Violation("a contradicted member is not named", f"member {one}: {found}")
         if node is not None:
             found = fold.contradicted(member.id)
-            node.report_contradicted("" if found is None else found.what)
+            node.report_contradicted(held.keeper.bars("" if found is None else found.what))
             if found is None:
                 self._known.pop(member.id, None)
             elif member.id not in self._known:
@@ -168,6 +168,13 @@ class ComparingSimulation(PublisherSimulation):
         """A leader's node takes the snapshot that a member waits for, once it has applied more."""
         if member.node is not None and member.applied > member.node.snapshot_wanted > 0:
             self.take_snapshot(member, 1_000)
+
+    def _heal(self) -> None:
+        """Who does not vote is started anew: the members that are left may have no majority without it."""
+        super()._heal()
+        for member_id in [*self._known]:
+            self.crash(self.members[member_id])
+            self.start(self.members[member_id])
 
     def after(self) -> None:
         current = [self.members[server.id] for server in self.newest.servers]
