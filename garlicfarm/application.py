@@ -312,6 +312,10 @@ class Application(ABC):
         the default: none. Asked after each entry; it answers at once."""
         return 0
 
+    def claimed(self, member: int) -> Digests | None:
+        """What a member said last that it held at an agreed index (D26); None, the default: nothing."""
+        return None
+
     def contradicted(self, member: int) -> Contradicted:
         """What most others hold otherwise than a member (D26); by default nothing is compared. Asked after
         entries were applied, of this member; it answers at once."""

@@ -13,6 +13,7 @@ digests.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from hashlib import sha256
 from typing import Literal
 
@@ -26,6 +27,7 @@ Contradicted = Literal["", "state", "chain"]
 DIGEST_DIGITS = 32
 """hexadecimal ones, of the first 16 bytes of a SHA-256"""
 
+_KEPT = 8
 _START = bytes(32)
 _PLACE = struct.Struct(">QQB")
 
@@ -48,10 +50,12 @@ class DigestKeeper:
         self.chain: bytes | None = None
         self.newest: Digests | None = None
         self._origin = 0
+        self._taken: deque[Digests] = deque(maxlen=_KEPT)
 
     def restore(self, chain: bytes | None, origin: int) -> None:
         """Continue from a snapshot with this ``chain``; ``origin``: as in `Digests`."""
         self.chain, self._origin, self.newest = chain, origin, None
+        self._taken.clear()
 
     def add(self, index: int, term: int, kind: int, value: bytes, level: int | None) -> None:
         """The entry at ``index`` is applied. ``level``: of the Configuration that it is, None: it is none."""
@@ -68,9 +72,16 @@ class DigestKeeper:
         if self.chain is not None:
             own, chain = (text[:DIGEST_DIGITS] for text in (sha256(state).hexdigest(), self.chain.hex()))
             self.newest = Digests(index, own, chain, self._origin)
+            self._taken.append(self.newest)
 
-    def bars(self, contradicted: Contradicted) -> Contradicted:
-        """What a member has to follow of what most others contradict. As long as it has not digested anything
-        since its start, its chain may be another one than that was: it does not lead, but it votes. Else a
-        farm without a leader could not find out."""
-        return "state" if contradicted and self.newest is None else contradicted
+    def bars(self, contradicted: Contradicted, claimed: Digests | None) -> Contradicted:
+        """What a member has to follow of what most others contradict. ``claimed``: what it said last. Unless
+        this process has digested that chain itself, a former one did, and this one may have another: it does
+        not lead, but it votes. Else a farm without a leader could not find out."""
+        own = (
+            None
+            if claimed is None
+            else next((one for one in self._taken if one.index == claimed.index), None)
+        )
+        is_own = own is not None and claimed is not None and own.chain == claimed.chain
+        return "state" if contradicted and not is_own else contradicted

@@ -85,7 +85,8 @@ class Applier:
         self._follow_contradiction()
 
     def _follow_contradiction(self) -> None:
-        contradicted = self.digests.bars(self._application.contradicted(self._core.node_id))
+        application, own_id = self._application, self._core.node_id
+        contradicted = self.digests.bars(application.contradicted(own_id), application.claimed(own_id))
         if contradicted != self._contradicted:
             self._contradicted = contradicted
             self._core.put(self._core.raw.report_contradicted, contradicted)

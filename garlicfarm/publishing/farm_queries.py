@@ -14,7 +14,7 @@ from garlicfarm.levels import level_of
 from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
 from garlicfarm.publishing.clients import NOBODY, Clients
-from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
+from garlicfarm.publishing.documents import DigestReport, NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.fold_state import Contradiction, FarmState, ScoredStatus
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONTROL_MS, Policy
@@ -313,6 +313,11 @@ class FarmQueries:
         """What a majority holds otherwise than this member (point 11); None: nothing that is known."""
         compared = self._state.compared
         return compared.contradicted.get(member) if compared else None
+
+    def claim(self, member: int) -> DigestReport | None:
+        """Point 11: what a member has claimed last."""
+        compared = self._state.compared
+        return compared.claims.get(member) if compared else None
 
     @property
     def disagreeing(self) -> tuple[tuple[int, ...], ...]:

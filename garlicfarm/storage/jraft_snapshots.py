@@ -71,7 +71,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
             raise StorageDamaged(f"it is one of more than {MAX_SNAPSHOT_BYTES} bytes")
         return request.done and held == request.offset + len(request.data)
 
-    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest, source: int) -> SnapshotMeta:
         born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
         what = (request.last_log_index, request.last_log_term, request.configuration)
         snapshot = Snapshot(*born, *what, request.configuration.servers, None, read_file(part))

@@ -36,7 +36,7 @@ from garlicfarm.storage.migration import KEPT, NEW, finish_migration, log_direct
 from garlicfarm.storage.segments import Genesis, Log, genesis_of_log, read_entries, read_log
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
-from garlicfarm.storage.state_origin import read_origin
+from garlicfarm.storage.state_origin import ORIGIN, read_origin
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -399,7 +399,7 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 def refuse_unknown(directory: Path) -> None:
     """Raises `StorageVersion`: what is there instead of a log is not ours."""
-    if unknown := unknown_files(directory, {PART, SNAPSHOTS, RANKINGS}):
+    if unknown := unknown_files(directory, {ORIGIN, PART, SNAPSHOTS, RANKINGS}):
         raise unknown
 
 

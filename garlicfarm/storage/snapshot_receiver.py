@@ -69,9 +69,7 @@ class SnapshotReceiver:
             held = self._append(part, request)
             if not self._is_whole(part, request, held):
                 return held, None
-            if source and request.configuration.level >= COMPARING:
-                keep_origin(self._directory.parent, source)
-            meta = self._keep(part, whole, request)
+            meta = self._keep(part, whole, request, source)
             fsync_path(self._directory)
         except StorageError as error:
             self.problem, self.is_refused = f"snapshot {name} is refused: {error}", True
@@ -135,9 +133,11 @@ class SnapshotReceiver:
             raise StorageDamaged("it ends early")
         return False
 
-    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest, source: int) -> SnapshotMeta:
         """Verify the part and rename it."""
         meta = self._check(part)
+        if source and meta.configuration.level >= COMPARING:
+            keep_origin(self._directory.parent, source)
         part.rename(whole)
         return meta
 

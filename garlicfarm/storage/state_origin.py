@@ -11,13 +11,13 @@ from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.regular_files import read_file
 
-_NAME = "origin"
+ORIGIN = "origin"
 
 
 def read_origin(directory: Path) -> int:
     """The member, 0: none since the members compare what they hold. ``directory``: of the farm's store.
     Raises `StorageError`, `StorageDamaged`."""
-    path = directory / _NAME
+    path = directory / ORIGIN
     try:
         text = read_file(path)
     except FileNotFoundError:
@@ -34,4 +34,4 @@ def read_origin(directory: Path) -> int:
 
 def keep_origin(directory: Path, member: int) -> None:
     """Keep that the member's snapshot is about to be restored; durable on return. Raises `OSError`."""
-    replace_file(directory / _NAME, [b"%d\n" % member], 0o600)
+    replace_file(directory / ORIGIN, [b"%d\n" % member], 0o600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from hashlib import sha256
 
-from garlicfarm.digests import DigestKeeper
+from garlicfarm.digests import DigestKeeper, Digests
 from garlicfarm.levels import COMPARING
 from garlicfarm.wire.messages import ValueType
 
@@ -49,12 +49,16 @@ def test_each_part_of_an_entry_changes_the_chain() -> None:
     assert len(chains) == 5
 
 
-def test_process_that_has_not_digested_yet_does_not_lead_but_votes() -> None:
+def test_process_that_has_not_digested_what_was_claimed_does_not_lead_but_votes() -> None:
     keeper = DigestKeeper()
     keeper.restore(bytes(32), 0)
-    assert [keeper.bars(one) for one in ("", "state", "chain")] == ["", "state", "state"]
     keeper.take(5, b"state")
-    assert [keeper.bars(one) for one in ("", "state", "chain")] == ["", "state", "chain"]
+    own = keeper.newest
+    assert own is not None
+    for claimed in (None, Digests(4, own.state, own.chain), Digests(5, own.state, "0" * 31 + "1")):
+        assert [keeper.bars(one, claimed) for one in ("", "state", "chain")] == ["", "state", "state"]
+    keeper.take(9, b"state")
+    assert [keeper.bars(one, own) for one in ("", "state", "chain")] == ["", "state", "chain"]
 
 
 def test_restored_member_continues_the_chain_and_names_its_origin() -> None:

@@ -13,7 +13,7 @@ import trio
 from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import PRESET_RETIRE_TIMEOUTS_S
-from garlicfarm.digests import Contradicted
+from garlicfarm.digests import Contradicted, Digests
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import OUTSIDE
@@ -68,6 +68,10 @@ class PublisherApplication(Application, LeaseUser):
 
     def agreed_index(self) -> int:
         return self.fold.agreed_index
+
+    def claimed(self, member: int) -> Digests | None:
+        claim = self.fold.claim(member)
+        return None if claim is None else Digests(claim.index, claim.state, claim.chain, claim.origin or 0)
 
     def contradicted(self, member: int) -> Contradicted:
         found = self.fold.contradicted(member)

@@ -140,7 +140,9 @@ class ComparingSimulation(PublisherSimulation):
                 raise Violation("a contradicted member is not named", f"member {one}: {found}")
         if node is not None:
             found = fold.contradicted(member.id)
-            node.report_contradicted(held.keeper.bars("" if found is None else found.what))
+            claim = fold.claim(member.id)
+            claimed = None if claim is None else Digests(claim.index, claim.state, claim.chain)
+            node.report_contradicted(held.keeper.bars("" if found is None else found.what, claimed))
             if found is None:
                 self._known.pop(member.id, None)
             elif member.id not in self._known:
