@@ -78,10 +78,6 @@ class DigestKeeper:
         """What a member has to follow of what most others contradict. ``claimed``: what it said last. Unless
         this process has digested that chain itself, a former one did, and this one may have another: it does
         not lead, but it votes. Else a farm without a leader could not find out."""
-        own = (
-            None
-            if claimed is None
-            else next((one for one in self._taken if one.index == claimed.index), None)
-        )
-        is_own = own is not None and claimed is not None and own.chain == claimed.chain
+        told = None if claimed is None else (claimed.index, claimed.chain)
+        is_own = any((own.index, own.chain) == told for own in self._taken)
         return "state" if contradicted and not is_own else contradicted
