@@ -46,7 +46,7 @@ class Leader:
         self._state = state
         self.is_stepping_down = False
         self.is_yielding = False
-        self._unfit_deadline_ms: int | None = None  # until when it may lead while its disk hangs
+        self._unfit_deadline_ms: int | None = None  # until when it may lead while it is unfit to
         self._quorum_end_ms = 0  # it may lead until then at least, even if no member answers any more
         self._proposals = UncommittedProposals(
             state.config.max_uncommitted_bytes, state.config.max_commit_wait_ms
