@@ -342,6 +342,7 @@ class _Api:
         return json_answer({"leader": leader}, farm)
 
     async def repair(self, request: Request, user: str) -> Response:
+        await read_json(request, _Repair, "{}")
         farm = self.farm(request)
         with commit_deadline("the leader is not known to have sent what it holds"):
             index = await farm.repair(user)
@@ -434,6 +435,10 @@ class _Policy(msgspec.Struct):
 
 class _Endpoint(msgspec.Struct):
     endpoint: str
+
+
+class _Repair(msgspec.Struct):
+    pass
 
 
 class _StepDown(msgspec.Struct):

@@ -95,7 +95,7 @@ def repair(options: Options) -> None:
         awaited="a snapshot of the leader",
         unmet="no newer snapshot of the leader has come yet; `garlicfarm status` shows what the node holds",
     )
-    print_object(options.output, "garlicfarm.repaired/1", {"index": index})
+    print_object(options.output, "garlicfarm.repair/1", {"index": index})
 
 
 @click.command(cls=Command, examples=["garlicfarm node leave"])

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from garlicfarm.errors import ProposalDropped
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.testing import cluster as memory_cluster
 from tests.node.support.cluster import STEADY, Cluster, cluster, simulated_member
 
 
@@ -54,6 +57,8 @@ async def test_leader_with_a_wrong_state_hands_over_and_is_repaired_by_a_snapsho
         status = view_of(nodes, leader).status()
         assert any("`garlicfarm member repair`" in problem for problem in status["problems"])
 
+        with pytest.raises(ProposalDropped, match="leads-itself"):
+            await view_of(nodes, leader).repair("alice")
         with trio.fail_after(120):
             index = await view_of(nodes, wrong).repair("alice")
         assert fold_of(nodes, wrong).skipped == fold_of(nodes, leader).skipped
@@ -74,3 +79,9 @@ async def test_leader_with_a_wrong_state_hands_over_and_is_repaired_by_a_snapsho
         assert again is not None
         assert again.origin in others
         await until_contradicted(nodes, {}, (1, 2, 3))
+
+
+async def test_member_of_a_farm_that_does_not_compare_is_not_repaired() -> None:
+    async with memory_cluster(1) as nodes:
+        with pytest.raises(ProposalDropped, match="not-compared"):
+            await nodes.replica(await nodes.leader()).repair()
