@@ -139,6 +139,8 @@ CONFLICTS = {
     Refusal.THE_LAST_MEMBER,
     Refusal.TOO_FEW_MEMBERS_HEARD,
     Refusal.ANOTHER_TOOK_OVER,
+    Refusal.LEADS_ITSELF,
+    Refusal.NOT_COMPARED,
     Refusal.JOINER_REFUSES,
     Refusal.JOINER_DOES_NOT_ANSWER,
     Refusal.JOINER_DOES_NOT_CATCH_UP,
