@@ -19,6 +19,7 @@ import msgspec
 
 from garlicfarm.config.model import Config, FarmSection
 from garlicfarm.credentials.roles import UserRole
+from garlicfarm.digests import Contradicted, Digests
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
@@ -34,6 +35,8 @@ __all__ = [
     "ApplicationContext",
     "Config",
     "Configuration",
+    "Contradicted",
+    "Digests",
     "EventLogger",
     "FarmMetrics",
     "FarmSection",
@@ -189,6 +192,10 @@ class ApplicationContext(Protocol):
     def applied_index(self) -> int:
         """The index of the last entry that the application has taken."""
 
+    @property
+    def digests(self) -> Digests | None:
+        """What this member held at the newest agreed index (D26); None: it has nothing to compare."""
+
     def raft_status(self) -> Status:
         """Role, term and indexes of this member."""
         ...
@@ -299,6 +306,20 @@ class Application(ABC):
         """The application's own endpoints of the admin API; by default none. Asked once. Where the admin
         API has the same method and path, its own comes first."""
         return ()
+
+    def agreed_index(self) -> int:
+        """The index of the last entry after which every member digests its state (D26), by the log alone; 0,
+        the default: none. Asked after each entry; it answers at once."""
+        return 0
+
+    def claimed(self, member: int) -> Digests | None:
+        """What a member said last that it held at an agreed index (D26); None, the default: nothing."""
+        return None
+
+    def contradicted(self, member: int) -> Contradicted:
+        """What most others hold otherwise than a member (D26); by default nothing is compared. Asked after
+        entries were applied, of this member; it answers at once."""
+        return ""
 
     def collect(self, metrics: FarmMetrics) -> None:  # noqa: B027 - most have none
         """Bring the application's metrics up to date; called at each scrape."""

@@ -16,12 +16,14 @@ from garlicfarm._version import __version__
 
 LOWEST = 0
 """What 0.2.0 and JRaft write."""
-HIGHEST = 3
+HIGHEST = 4
 
 LEASES = 2
 """From here on leases ride on heartbeats (D24)."""
 OUTSIDE = 3
 """From here on what other members measure of a service decides (D25)."""
+COMPARING = 4
+"""From here on members compare what they hold (D26)."""
 
 FIRST_ALGORITHM = 2
 """The version of the common algorithm at level 0."""
@@ -31,6 +33,7 @@ BRINGS = {
     2: "leases ride on heartbeats, so a dead machine is replaced within the time of a lease",
     3: "a publisher that the others cannot reach is replaced, what nobody measures has no weight, and "
     "clients can be banned",
+    4: "members compare what they hold, and one that most others contradict neither publishes nor leads",
 }
 """What each level above `LOWEST` brings, as the rest of a sentence."""
 

@@ -9,7 +9,7 @@ not know the farm.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
@@ -147,6 +147,11 @@ class NodeMetrics:
         )
         self.farm_problems = self._gauge(
             "farm_problems", "How many problems `garlicfarm status` has to tell of the farm.", "farm"
+        )
+        self.farm_contradicted = self._gauge(
+            "farm_contradicted_members",
+            "How many members hold something else than most others, or disagree without a majority.",
+            *("farm", "what"),
         )
         self.farm_clients = self._gauge(
             "farm_clients", "How many clients are banned, or on the access list.", "farm", "list"
@@ -334,6 +339,14 @@ class FarmMetrics:
     def set_clients(self, name: str, count: int) -> None:
         """How many clients are on a list: ``banned`` or ``allowed``."""
         self._node.farm_clients.labels(self._farm, name).set(count)
+
+    def set_contradicted(self, of_members: Iterable[str], disagreeing: Collection[Collection[int]]) -> None:
+        """``of_members``: what most others contradict of each member, ``state``, ``chain`` or "";
+        ``disagreeing``: the groups of members of which none is a majority."""
+        counts = Tally(of_members)
+        counts["disagreeing"] = sum(map(len, disagreeing))
+        for what in ("state", "chain", "disagreeing"):
+            self._node.farm_contradicted.labels(self._farm, what).set(counts[what])
 
     def set_score(self, member: int, score: int) -> None:
         """The ranking's score of a member, 0 to 1,000,000."""

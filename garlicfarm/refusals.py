@@ -89,6 +89,18 @@ class Refusal(StrEnum):
         "use force and risk that nothing can be committed any more.",
     )
 
+    # repairing a member
+    LEADS_ITSELF = (
+        "leads-itself",
+        0,
+        "Let another member lead first, one that is right: `garlicfarm leader stepdown`.",
+    )
+    NOT_COMPARED = (
+        "not-compared",
+        0,
+        "Members compare what they hold from level 4 on: see `garlicfarm farm level show`.",
+    )
+
     # handing over
     ANOTHER_TOOK_OVER = (
         "another-member-took-over",

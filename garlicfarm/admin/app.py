@@ -123,6 +123,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             of_farm("DELETE", "members/{id}", "admin", api.remove_member),
             of_farm("POST", "level", "admin", api.raise_level),
             of_farm("POST", "leader/stepdown", "admin", api.step_down),
+            of_farm("POST", "repair", "admin", api.repair),
             *api.application_routes(),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
@@ -376,6 +377,13 @@ class _Api:
             leader = await farm.step_down(wanted.to, user)
         return json_answer({"leader": leader}, farm)
 
+    async def repair(self, request: Request, user: str) -> Response:
+        await read_json(request, _Repair, "{}")
+        farm = self.farm(request)
+        with commit_deadline("the leader is not known to have sent what it holds"):
+            index = await farm.repair(user)
+        return json_answer({"index": index}, farm)
+
     def application_routes(self) -> Iterator[Route]:
         """The endpoints of the applications; the farms of a node do not change while it runs."""
         for name, farm in self._node.farms.items():
@@ -463,6 +471,10 @@ class _Policy(msgspec.Struct):
 
 class _Endpoint(msgspec.Struct):
     endpoint: str
+
+
+class _Repair(msgspec.Struct):
+    pass
 
 
 class _StepDown(msgspec.Struct):

@@ -158,6 +158,13 @@ class FarmView(EntrySource, Protocol):
         `NotLeader`, `ProposalDropped`: nothing was done. `NoQuorum`: no member took over in time.
         """
 
+    async def repair(self, user: str) -> int:
+        """Have this member take the leader's state and the end of its log in place of its own, on behalf of
+        ``user``; the index up to which that reaches.
+
+        `ProposalDropped`: nothing was done. `NoQuorum`: nothing came in time; all is as before.
+        """
+
 
 class DrainingView(Protocol):
     """Whether this node lets go of its part in its farms."""

@@ -80,6 +80,24 @@ def remove(options: Options, id: int, force: bool) -> None:
     _remove(options, id, force)
 
 
+@member.command(examples=["garlicfarm member repair"])
+@shared_options()
+def repair(options: Options) -> None:
+    """Have the node that is asked take the leader's state and the end of its log.
+
+    For a member that holds something else than most others, as `garlicfarm status` says. It must not lead.
+    What it has stays until all of that is on its disk. It takes no entries meanwhile, so the other members
+    need a majority without it.
+    """
+    index = ask(
+        options,
+        lambda client, farm: client.repair(farm),
+        awaited="a snapshot of the leader",
+        unmet="no newer snapshot of the leader has come yet; `garlicfarm status` shows what the node holds",
+    )
+    print_object(options.output, "garlicfarm.repair/1", {"index": index})
+
+
 @click.command(cls=Command, examples=["garlicfarm node leave"])
 @click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options("config", "farm", "output", "timeout")

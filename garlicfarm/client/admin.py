@@ -276,6 +276,18 @@ class AdminClient:
         (leader,) = _numbers(answer, "leader")
         return leader
 
+    async def repair(self, farm: str) -> int:
+        """Have the node that answers take the leader's state and the end of its log in place of its own; the
+        index up to which that reaches. Until then all stays as it is.
+
+        :raises ProposalDropped: it leads itself, or the farm's level is below 4.
+        :raises NoQuorum: it knows no leader, or the leader has not sent them in time.
+        :raises OutcomeUnknown: the connection was lost; they may still arrive.
+        """
+        answer = await self._ask("POST", _path(farm, "repair"), content=b"{}")
+        (index,) = _numbers(answer, "index")
+        return index
+
     async def page(
         self,
         farm: str,

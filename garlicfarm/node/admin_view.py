@@ -196,6 +196,10 @@ class FarmAdminView(CommittedEntries):
         self.replica.log.info("step-down-asked", to=to, user=user)
         return await self._core.step_down(to)
 
+    async def repair(self, user: str) -> int:
+        self.replica.log.info("repair-asked", user=user)
+        return await self.replica.repair()
+
     # ------------------------------------------------------------------ letting go
 
     def drain(self, drained: bool) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import trio
 
 from garlicfarm.application import Application
+from garlicfarm.digests import Contradicted, DigestKeeper
 from garlicfarm.levels import algorithm_of
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.core_inbox import SLICE_S, CoreInbox
@@ -40,6 +41,10 @@ class Applier:
         self._store = store
         self._log = log
         self._committed: deque[Entry] = deque()  # handed out by the core, not yet applied
+        self.restored = 0
+        """how many snapshots of other members this process has restored"""
+        self._contradicted: Contradicted = ""  # as the core was told
+        self.digests = DigestKeeper()
 
     @property
     def has_entries(self) -> bool:
@@ -62,27 +67,48 @@ class Applier:
         until, taken = trio.current_time() + SLICE_S, list[Entry]()
         while True:
             entry = self._committed.popleft()
+            level = None
             if entry.value_type is ValueType.CONFIGURATION:
                 configuration = decode_configuration(entry.value)
+                level = configuration.level
                 self._application.configure(entry.index, configuration)
                 self._membership.on_applied(configuration)
             else:
                 self._application.apply(entry.index, entry.term, entry.value)
+            self.digests.add(entry.index, entry.term, entry.value_type, entry.value, level)
+            if self._application.agreed_index() == entry.index:
+                self.digests.take(entry.index, self._application.snapshot())
             taken.append(entry)
             if not self._committed or trio.current_time() >= until:
                 break
         self._core.on_applied(self._core.applied.after(taken))
+        self._follow_contradiction()
+
+    def _follow_contradiction(self) -> None:
+        application, own_id = self._application, self._core.node_id
+        contradicted = self.digests.bars(application.contradicted(own_id), application.claimed(own_id))
+        if contradicted != self._contradicted:
+            self._contradicted = contradicted
+            self._core.put(self._core.raw.report_contradicted, contradicted)
+            if contradicted:
+                self._log.error("contradicted", what=contradicted)
+            else:
+                self._log.info("no-longer-contradicted")
 
     async def restore(self, meta: SnapshotMeta) -> None:
         """Continue from a snapshot that the leader sent."""
         # Use a thread of its own: it must not queue behind name lookups, since this task waits for it.
         own = trio.CapacityLimiter(1)
         snapshot = await trio.to_thread.run_sync(self._store.read_state, meta, limiter=own)
+        origin = await trio.to_thread.run_sync(self._store.origin, limiter=own)
         self._application.restore(snapshot.state)
+        self.digests.restore(snapshot.chain, origin)
         self._committed.clear()  # the snapshot contains them
         self._membership.on_restored(snapshot.configuration, snapshot.all_members)
+        self.restored += 1
         self._log.info("snapshot-restored", index=meta.index, term=meta.term)
         self._core.on_applied(snapshot.meta)
+        self._follow_contradiction()
 
     def snapshot(self) -> Snapshot:
         """The application's state now, with the data that a store keeps about it."""
@@ -97,4 +123,5 @@ class Applier:
             tuple(ClusterServer(member, at) for member, at in sorted(self._membership.all_members.items())),
             applied.application_entries,
             self._application.snapshot(),
+            self.digests.chain,
         )

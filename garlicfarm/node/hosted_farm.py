@@ -127,8 +127,10 @@ def open_farm(
         log.warning("snapshot-unusable", cause=problem)
     if store.not_migrated:
         log.warning("log-not-migrated", cause=store.not_migrated)
+    chain = None
     if store.restored is not None:
         application.restore(store.restored.state)
+        chain = store.restored.chain
         store.restored = msgspec.structs.replace(store.restored, state=b"")  # it may be large
     writer: Writer
 
@@ -166,6 +168,7 @@ def open_farm(
 
     host = ReplicaHost(node_id, *paths, dial, metrics, log, router, note_leave_order, parts.admin_url)
     replica = Replica(section, store, make_writer, application, host)
+    replica.applier.digests.restore(chain, store.origin())
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)
     pages = PageReader(LogReader(store), parts.reader_limiter)
@@ -186,7 +189,8 @@ def open_farm(
         section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader, replica.programs.own, wall_ms
     )
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
-    retention = Retention(replica, replica.applier, store, writer, pages, kept)
+    raw = replica.core.raw
+    retention = Retention(replica, replica.applier, store, writer, pages, kept, lambda: raw.snapshot_wanted)
     return HostedFarm(replica, view, retention, credentials, router, feeds, backups)
 
 

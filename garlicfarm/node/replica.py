@@ -14,7 +14,9 @@ import trio
 
 from garlicfarm.application import Application
 from garlicfarm.config import FarmSection
+from garlicfarm.digests import Digests
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped, RemoteProtocolError
+from garlicfarm.levels import COMPARING
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.handshake import Established
@@ -34,8 +36,12 @@ from garlicfarm.node.session import Principal, Session
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
+from garlicfarm.refusals import Refusal
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
+
+REPAIR_MS = 60_000
+"""For so long a member that is being repaired waits for another piece of the leader's snapshot."""
 
 
 class ReplicaHost(msgspec.Struct, frozen=True):
@@ -152,6 +158,10 @@ class Replica:
     def applied_index(self) -> int:
         return self.core.applied_index
 
+    @property
+    def digests(self) -> Digests | None:
+        return self.applier.digests.newest
+
     def raft_status(self) -> Status:
         return self.core.raw.status()
 
@@ -198,7 +208,7 @@ class Replica:
             self.writer.submit(ready.persist)
         for received in ready.chunks:
             self.disk.on_piece_submit()
-            self.writer.submit_chunk(received.token, received.chunk)
+            self.writer.submit_chunk(received.token, received.chunk, received.source)
         for outgoing in ready.requests:
             self.leases.on_sending(outgoing.peer, outgoing.seq)
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
@@ -323,6 +333,35 @@ class Replica:
             await Session(self.requests, stream, principal, leftover, timeout_s).run()
         finally:
             self.peers.on_session_ended(member)
+
+    async def repair(self) -> int:
+        """Have the leader send its state and the end of its log in place of this member's own (D26); the
+        index up to which that reaches. Until they are durable everything stays as it is.
+
+        Raises `ProposalDropped`: this member leads, or knows no leader; below the level nobody can;
+        `NoQuorum`: the leader did not send them in time. Cancelled, it may still be done.
+        """
+        core, raw = self.core, self.core.raw
+        if core.configuration.level < COMPARING:
+            raise ProposalDropped(Refusal.NOT_COMPARED)
+        if core.is_leader:
+            raise ProposalDropped(Refusal.LEADS_ITSELF)
+        if not core.leader_id:
+            raise NoQuorum("this member knows no leader that could send what it holds")
+        restored, begun = self.applier.restored, trio.Event()
+
+        def begin() -> None:
+            raw.request_snapshot(round(trio.current_time() * 1000) + REPAIR_MS)
+            begun.set()
+
+        core.put(begin)
+        await begun.wait()
+        while self.applier.restored == restored:
+            if not raw.wants_snapshot:
+                raise NoQuorum(f"for {REPAIR_MS // 1000} s the leader has sent nothing of a newer snapshot")
+            with trio.move_on_after(self.section.raft.heartbeat_s):
+                await core.wait_progress()
+        return core.applied_index
 
     async def hand_over(self, to: int = 0) -> None:
         """If this member leads, transfer the leadership to ``to``, 0: the one best placed. Returns when it no

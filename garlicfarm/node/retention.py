@@ -7,6 +7,7 @@ lag: one that needs deleted entries is sent the snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import trio
@@ -24,7 +25,7 @@ KEPT_SNAPSHOTS = 2  # the older one is used if the newer one is damaged
 
 class Retention:
     """Takes the snapshots of one farm, and shortens its log. ``kept``: of these epochs the current one stays
-    whole; None: no feed needs that."""
+    whole; None: no feed needs that. ``wanted()``: see `garlicfarm.raft.RawNode.snapshot_wanted`."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Retention:
         writer: Writer,
         pages: PageReader,
         kept: Epochs | None = None,
+        wanted: Callable[[], int] = lambda: 0,
     ) -> None:
         self._context = context
         self._applier = applier
@@ -41,6 +43,7 @@ class Retention:
         self._writer = writer
         self._pages = pages
         self._kept = kept
+        self._wanted = wanted
         self._directory = store.path.parent / SNAPSHOTS
         self._limiter = trio.CapacityLimiter(1)
         self._keep = context.section.retention
@@ -68,7 +71,9 @@ class Retention:
     @property
     def _due(self) -> int:
         """The applied index at which to take the next snapshot."""
-        return max(self._store.snapshot().index, self._tried) + self._keep.snapshot_every_entries
+        due = max(self._store.snapshot().index, self._tried) + self._keep.snapshot_every_entries
+        wanted = self._wanted()  # by a member that is being repaired
+        return min(due, max(wanted, self._tried) + 1) if wanted else due
 
     async def _take_snapshot(self) -> None:
         context, snapshot = self._context, self._applier.snapshot()

@@ -24,6 +24,10 @@ class Store(Storage, Protocol):
         """The snapshot that ``meta`` describes. Blocking; called in a thread."""
         ...
 
+    def origin(self) -> int:
+        """The member whose snapshot was restored last, 0: none since the members compare what they hold
+        (D26). Blocking; called in a thread."""
+
     def oldest_state(self) -> Snapshot | None:
         """The oldest snapshot that the log continues. Blocking; called in a thread."""
         ...
@@ -35,8 +39,8 @@ class StoreWriter(Protocol):
     def submit(self, persist: Persist) -> None:
         """Queue a durable step."""
 
-    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
-        """Queue a piece of a snapshot."""
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest, source: int) -> None:
+        """Queue a piece of a snapshot of the member ``source``."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Write until cancelled."""

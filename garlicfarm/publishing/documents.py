@@ -214,6 +214,22 @@ class SensingReport(BootedReport, frozen=True):
     control: str | None = None
 
 
+class DigestReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The key ``config.node.digests`` (D26): `garlicfarm.digests.Digests` of this server, the digests in
+    lower case."""
+
+    index: U63
+    state: str
+    chain: str
+    origin: MemberId | None = None
+
+
+class ComparingReport(SensingReport, frozen=True):
+    """A `SensingReport` since level 4. ``digests`` (D26): absent where this server has none to compare."""
+
+    digests: DigestReport | None = None
+
+
 class StatusDocument(_Document, frozen=True):
     """One status, as posted by member ``id``. ``sequence`` rises strictly per author (D17);
     ``config`` is free, its key ``node`` is a `NodeReport`."""

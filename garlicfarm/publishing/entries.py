@@ -11,10 +11,11 @@
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
 * below level 3, ``configuredTunnels`` and ``currentTunnels`` have both directions, and `LATER_KEYS` are
   unknown ones;
-* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport` and since level 3 a
-  `SensingReport`, its ``interval_ms`` 1,000 … 3,600,000 and its ``R`` 3 … 1,000; its ``tests`` name no member
-  twice, its ``transients`` are at most 16, of 16 hexadecimal digits each (lower case), its ``leaseSet`` is
-  I2P base64 of at most 1,024 bytes, and each ``control`` I2P base64 of 32 bytes.
+* ``config.node``, where present, is a `NodeReport`, since level 2 a `BootedReport`, since level 3 a
+  `SensingReport` and since level 4 a `ComparingReport`, its ``interval_ms`` 1,000 … 3,600,000 and its ``R``
+  3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at most 16, of 16 hexadecimal digits
+  each (lower case), its ``leaseSet`` is I2P base64 of at most 1,024 bytes, each ``control`` I2P base64 of 32
+  bytes, and ``state`` and ``chain`` of its ``digests`` are 32 hexadecimal digits each (lower case).
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -35,10 +36,11 @@ from functools import partial
 
 import msgspec
 
+from garlicfarm.digests import DIGEST_DIGITS
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
-from garlicfarm.levels import HIGHEST, LEASES, OUTSIDE
+from garlicfarm.levels import COMPARING, HIGHEST, LEASES, OUTSIDE
 from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import FINDINGS, Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
@@ -46,7 +48,9 @@ from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
     BootedReport,
     BothWays,
+    ComparingReport,
     DestinationStatus,
+    DigestReport,
     MemberTest,
     NodeReport,
     OutsideReport,
@@ -72,7 +76,8 @@ class Leaf(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A valid status: the document, its ``config.node``, its usable leaves, the figures that its score
     depends on, the parts of the score below level 3, the number of its author's process (D24), 0: not named,
-    what its author's tests have shown, and the hash of a destination at which it answers tests (D25)."""
+    what its author's tests have shown, the hash of a destination at which it answers tests (D25), and the
+    digests of what its author holds (D26)."""
 
     entry: bytes
     document: StatusDocument
@@ -83,6 +88,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     boot: int = 0
     outside: OutsideReport | None = None
     control: bytes | None = None
+    digests: DigestReport | None = None
 
     @property
     def date(self) -> int:
@@ -135,8 +141,16 @@ def _check_lease_set(text: str) -> None:
 
 
 def _check_transient(text: str) -> None:
-    if len(text) != 16 or not {*text} <= {*"0123456789abcdef"}:
-        raise ValueError("not 16 hexadecimal digits")
+    _check_digits(text, 16)
+
+
+def _check_digest(text: str) -> None:
+    _check_digits(text, DIGEST_DIGITS)
+
+
+def _check_digits(text: str, count: int) -> None:
+    if len(text) != count or not {*text} <= {*"0123456789abcdef"}:
+        raise ValueError(f"not {count} hexadecimal digits")
 
 
 _TEXT_RULES = {
@@ -146,10 +160,17 @@ _TEXT_RULES = {
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
 _check_both_ways = checker(StatusDocument, _TEXT_RULES, {Tunnels: BothWays})
-_NODE_RULES = {"control": decode_hash, "leaseSet": _check_lease_set, "transients": _check_transient}
+_NODE_RULES = {
+    "chain": _check_digest,
+    "control": decode_hash,
+    "leaseSet": _check_lease_set,
+    "state": _check_digest,
+    "transients": _check_transient,
+}
 _check_node = checker(NodeReport, _NODE_RULES)
 _check_booted_node = checker(BootedReport, _NODE_RULES)
 _check_sensing_node = checker(SensingReport, _NODE_RULES)
+_check_comparing_node = checker(ComparingReport, _NODE_RULES)
 _check_config_by = checker(_By, {"by": check_by})
 
 
@@ -171,14 +192,13 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         _destination("meta.destination", document.meta.destination)
     leaves = _leaves(document.destinations or ())
     config = document.config or {}
-    node, more = NodeReport(), SensingReport()
+    node, more = NodeReport(), ComparingReport()
     if config.get("node") is not None:
         at("config.node", _node_checker(level), config["node"])
         node = msgspec.convert(config["node"], NodeReport)
-        if level >= OUTSIDE:
-            more = msgspec.convert(config["node"], SensingReport)
-        elif level >= LEASES:
-            more = SensingReport(boot=msgspec.convert(config["node"], BootedReport).boot)
+        if level >= LEASES:
+            own = msgspec.convert(config["node"], _node_type(level))
+            more = ComparingReport(**msgspec.structs.asdict(own))
         _check_tests(node.tests or ())
     if config.get("admin") is not None:
         admin = at("config.admin", partial(parse_admin, level=level), config["admin"])
@@ -198,10 +218,19 @@ def parse_entry(entry: bytes, farm: str, level: int) -> Entry:
         boot=more.boot or 0,
         outside=more.outside,
         control=None if more.control is None else decode_hash(more.control),
+        digests=more.digests,
     )
 
 
+def _node_type(level: int) -> type[BootedReport]:
+    if level >= COMPARING:
+        return ComparingReport
+    return SensingReport if level >= OUTSIDE else BootedReport
+
+
 def _node_checker(level: int) -> Checker:
+    if level >= COMPARING:
+        return _check_comparing_node
     if level >= OUTSIDE:
         return _check_sensing_node
     return _check_booted_node if level >= LEASES else _check_node

@@ -27,6 +27,7 @@ SHORT_REASONS: Mapping[str, str] = {
     "margin": "ahead three times in a row",
     "lost": "which the leader has lost",
     "unreached": "which the others do not reach",
+    "contradicted": "which most others contradict",
 }
 """Why a publisher was named, behind the words "took over from N"."""
 
@@ -61,6 +62,7 @@ class EventLog:
         self._events: deque[FarmEvent] = deque(maxlen=KEPT)
         self._members, self._recent, self._publisher = state.members, recent, state.publisher
         self._lost = {one for one in state.members if state.records[one].index and one not in recent}
+        self._contradicted = _contradicted(state)
         self._term = 0
         self._leader: int | None = None
 
@@ -75,7 +77,9 @@ class EventLog:
 
     def on_evaluated(self, index: int, state: FarmState, recent: Sequence[int]) -> None:
         """The entry at ``index`` has been folded in."""
+        contradicted = _contradicted(state)
         unchanged = recent == self._recent and state.publisher == self._publisher
+        unchanged &= contradicted == self._contradicted
         if unchanged and self._leader is None and state.members == self._members:
             return
         joined = [one for one in state.members if one not in self._members] if self._members else []
@@ -86,6 +90,13 @@ class EventLog:
         told += [f"{_members(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []
         told += [f"{_members(joined)} joined"] if joined else []
         told += [f"{_members(removed)} removed"] if removed else []
+        told += [
+            f"most others contradict the {what} of member {one}"
+            for one, what in contradicted.items()
+            if self._contradicted.get(one) != what
+        ]
+        cleared = [one for one in self._contradicted if one in state.members and one not in contradicted]
+        told += [f"{_members(cleared)} no longer contradicted"] if cleared else []
         kinds: list[EventKind] = ["member"] if told else []
         if self._leader is not None:
             told.append(f"member {self._leader} leads in term {self._term}")
@@ -108,7 +119,12 @@ class EventLog:
             )
         self._lost = (self._lost | {*lost}) - {*back, *removed}
         self._members, self._recent, self._publisher = state.members, recent, state.publisher
+        self._contradicted = contradicted
         self._leader = None
+
+
+def _contradicted(state: FarmState) -> dict[int, str]:
+    return {one: found.what for one, found in state.compared.contradicted.items()} if state.compared else {}
 
 
 def _members(ids: Sequence[int]) -> str:

@@ -14,8 +14,8 @@ from garlicfarm.levels import level_of
 from garlicfarm.publishing import meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
 from garlicfarm.publishing.clients import NOBODY, Clients
-from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
-from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
+from garlicfarm.publishing.documents import DigestReport, NodeReport, PublishConfig, StatusDocument
+from garlicfarm.publishing.fold_state import Contradiction, FarmState, ScoredStatus
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONTROL_MS, Policy
 from garlicfarm.publishing.scoring import ALL, measured
@@ -308,6 +308,29 @@ class FarmQueries:
         """Whether a member was found unreached (point 9) since others reached what it published."""
         outside = self._state.outside
         return bool(outside and member in outside.unreached)
+
+    def contradicted(self, member: int) -> Contradiction | None:
+        """What a majority holds otherwise than this member (point 11); None: nothing that is known."""
+        compared = self._state.compared
+        return compared.contradicted.get(member) if compared else None
+
+    def claim(self, member: int) -> DigestReport | None:
+        """Point 11: what a member has claimed last."""
+        compared = self._state.compared
+        return compared.claims.get(member) if compared else None
+
+    @property
+    def disagreeing(self) -> tuple[tuple[int, ...], ...]:
+        """Point 11: members that hold different things, where no majority says which is right; grouped by
+        what they hold."""
+        compared = self._state.compared
+        return compared.disagreeing if compared else ()
+
+    @property
+    def agreed_index(self) -> int:
+        """Point 11: the newest index at which members digest what they hold, 0: none."""
+        compared = self._state.compared
+        return compared.agreed if compared else 0
 
     def group(self, member: int) -> tuple[bool, bool]:
         """Point 5: members of the lowest group go first."""

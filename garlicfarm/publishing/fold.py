@@ -72,6 +72,14 @@ order. When a Configuration removes a member, its records are deleted at once, o
    has no count. While the access list has an entry, there are no reports.
 10. *Clients*, since level 3 (D25): `clients`. Their lists are kept apart from the orders in force. Nothing
    else depends on them.
+11. *What members hold*, since level 4 (D26): `comparing`. Before point 5, a status's ``config.node.digests``
+   at the *agreed* index is kept as its author's *claim*, and the claims at that index are compared. Members
+   with equal claims are a majority if they have more votes than half of the current members; a member and the
+   one whose snapshot it restored have one vote between them. A member that claims another chain than a
+   majority is *contradicted* by its chain, one that claims another state by its state, until more than half
+   of the current members, linked or not, claim both as it does. It is not eligible. Once all recent members
+   have claims there, they *disagree* if these differ and none of them is a majority's. After every 4 statuses
+   for each current member, the index of the last one is the agreed index.
 """
 
 from __future__ import annotations
@@ -83,8 +91,8 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import LEASES, LOWEST, OUTSIDE, algorithm_of, level_of, unknown_algorithm
-from garlicfarm.publishing import meta_leaseset, outside, publication, ranking, scoring
+from garlicfarm.levels import COMPARING, LEASES, LOWEST, OUTSIDE, algorithm_of, unknown_algorithm
+from garlicfarm.publishing import comparing, meta_leaseset, outside, publication, ranking, scoring
 from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
@@ -103,6 +111,7 @@ from garlicfarm.publishing.fold_state import (
     MAX_UNREACHED,
     SCHEMA,
     Because,
+    ComparedState,
     FarmState,
     Header,
     LeaseState,
@@ -152,8 +161,9 @@ def _scored_status(status: Status, policy: Policy, publishing: bool | None) -> S
 def _restored_status(state: FarmState, member: int) -> ScoredStatus:
     record, policy = state.records[member], state.policy
     # A status is valid at any level, but what level 3 reads may stand in an earlier one as an unknown key.
+    # What level 4 reads of it is kept as a claim.
     is_newer = state.outside and record.index > state.outside.since
-    status = parse_entry(bytes(record.status), state.farm, level_of(state.algorithm) if is_newer else LOWEST)
+    status = parse_entry(bytes(record.status), state.farm, OUTSIDE if is_newer else LOWEST)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
     return _scored_status(status, policy, status.publishing)
@@ -250,6 +260,7 @@ class PublisherFold(FarmQueries):
         state.policy.retain(state.members)
         self._configure_leases(index)
         self._configure_outside(index)
+        self._configure_compared()
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
         self._sensing &= kept
         self._silences.retain(state.members, kept)
@@ -375,6 +386,7 @@ class PublisherFold(FarmQueries):
         if state.leases and node.applied is not None and node.applied >= state.leases.lost.get(author, index):
             state.leases.lost.pop(author, None)
         self._find_candidate(author)
+        self._compare(index, author, status)
         self._count_figures()
         record.cost = meta_leaseset.cost(self._statuses[author].score, record.cost)
 
@@ -512,6 +524,29 @@ class PublisherFold(FarmQueries):
         self._find_candidate(publisher)
         return True
 
+    # What members hold (point 11)
+
+    def _configure_compared(self) -> None:
+        compared, members = self._state.compared, self._state.members
+        if compared:
+            compared.claims = {id_: one for id_, one in compared.claims.items() if id_ in members}
+            compared.contradicted = {id_: one for id_, one in compared.contradicted.items() if id_ in members}
+            compared.disagreeing = ()
+        elif self.level >= COMPARING:
+            self._state.compared = ComparedState()
+
+    def _compare(self, index: int, author: int, status: Status) -> None:
+        compared, members, claim = self._state.compared, self._state.members, status.digests
+        if not compared:
+            return
+        if claim is not None and claim.index == compared.agreed > 0:
+            compared.claims[author] = claim
+            for member in comparing.compare(compared, members, self.recent()):
+                self._find_candidate(member)
+        compared.statuses += 1
+        if compared.statuses >= comparing.STATUSES_EACH * len(members):
+            compared.agreed, compared.statuses = index, 0
+
     def _evaluate(
         self,
         index: int,
@@ -573,7 +608,9 @@ class PublisherFold(FarmQueries):
         candidate = Candidate(
             date=scored.document.date,
             has_leaves=bool(scored.leaves),
-            is_willing=self.mode(member) != "off" and not self.is_lost(member),
+            is_willing=self.mode(member) != "off"
+            and not self.is_lost(member)
+            and self.contradicted(member) is None,
             can_publish=scored.publishing is not None,
             group=self.group(member),
             score=scored.score,
@@ -623,4 +660,6 @@ class PublisherFold(FarmQueries):
             return best, "vacant"
         if candidates.is_eligible(publisher):
             return best, "group"
-        return best, "lost" if self.is_lost(publisher) else "ineligible"
+        if self.is_lost(publisher):
+            return best, "lost"
+        return best, "contradicted" if self.contradicted(publisher) else "ineligible"

@@ -6,11 +6,12 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.levels import FIRST_ALGORITHM, LEASES, OUTSIDE, level_of
+from garlicfarm.levels import COMPARING, FIRST_ALGORITHM, LEASES, OUTSIDE, level_of
 from garlicfarm.publishing.administration import MAX_LEASE_MS, LeaseMs
 from garlicfarm.publishing.clients import MAX_LISTED, NOBODY
 from garlicfarm.publishing.documents import (
     U63,
+    DigestReport,
     IntervalMs,
     NodeReport,
     OutsideReport,
@@ -31,7 +32,7 @@ MAX_UNREACHED = 20
 _ServerId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
 
-Because = Literal["", "vacant", "ineligible", "group", "margin", "lost", "unreached"]
+Because = Literal["", "vacant", "ineligible", "group", "margin", "lost", "unreached", "contradicted"]
 
 
 class MemberRecord(msgspec.Struct, kw_only=True):
@@ -86,6 +87,27 @@ class OutsideState(msgspec.Struct, kw_only=True):
     """member → how often it was found unreached, since others reached what it published"""
 
 
+class Contradiction(msgspec.Struct, frozen=True):
+    """A majority holds something else than a member does: ``what``, first found at the agreed ``index``."""
+
+    index: U63
+    what: Literal["state", "chain"]
+
+
+class ComparedState(msgspec.Struct, kw_only=True):
+    """What members say that they hold (D26)."""
+
+    agreed: U63 = 0
+    """the newest index at which members digest what they hold, 0: none yet"""
+    statuses: U63 = 0
+    """how many followed it"""
+    claims: dict[_ServerId, DigestReport] = {}
+    """member → the digests of its newest status that names those at the index agreed then"""
+    contradicted: dict[_ServerId, Contradiction] = {}
+    disagreeing: tuple[tuple[_ServerId, ...], ...] = ()
+    """the members by what they hold, where no majority says which is right"""
+
+
 class FarmState(msgspec.Struct, kw_only=True):
     """The fold's state; by `encode_state`, the snapshot (statuses in it verbatim)."""
 
@@ -112,6 +134,8 @@ class FarmState(msgspec.Struct, kw_only=True):
     """since level 2"""
     outside: OutsideState | msgspec.UnsetType = msgspec.UNSET
     """since level 3"""
+    compared: ComparedState | msgspec.UnsetType = msgspec.UNSET
+    """since level 4"""
 
 
 class Header(msgspec.Struct):
@@ -162,6 +186,9 @@ def is_consistent(state: FarmState) -> bool:
         and (not state.outside or state.outside.unreached.keys() <= members)
         and (bool(state.outside) or (not policy.control_ms and policy.clients is msgspec.UNSET))
         and len(policy.clients or NOBODY) <= MAX_LISTED
+        and isinstance(state.compared, ComparedState) == (level_of(state.algorithm) >= COMPARING)
+        and (not state.compared or state.compared.claims.keys() <= members)
+        and (not state.compared or state.compared.contradicted.keys() <= state.compared.claims.keys())
     )
 
 
@@ -172,6 +199,7 @@ def encode_state(state: FarmState) -> bytes:
     since_levels = {
         "leases": _sorted_maps(state.leases) if state.leases else msgspec.UNSET,
         "outside": _sorted_maps(state.outside) if state.outside else msgspec.UNSET,
+        "compared": _sorted_maps(state.compared) if state.compared else msgspec.UNSET,
     }
     return msgspec.json.encode(
         _sorted_maps(msgspec.structs.replace(state, records=records, policy=policy, **since_levels))

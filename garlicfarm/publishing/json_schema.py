@@ -16,20 +16,23 @@ import msgspec
 from msgspec import inspect
 
 from garlicfarm.publishing.administration import ACTIONS, MAX_BY_CHARS
-from garlicfarm.publishing.documents import SensingReport, StatusDocument
+from garlicfarm.publishing.documents import ComparingReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
 
 _CHARACTER = "[A-Za-z0-9~-]"
 _TWO_BYTES = _CHARACTER + "{2}[AEIMQUYcgkosw048]="
 _TAIL = f"({_TWO_BYTES}|{_CHARACTER}[AQgw]==)?$"
 TRANSIENT_PATTERN = "^[0-9a-f]{16}$"
+_DIGEST_PATTERN = "^[0-9a-f]{32}$"
 _PATTERNS = {
+    "chain": _DIGEST_PATTERN,
     "control": f"^{_CHARACTER}{{40}}{_TWO_BYTES}$",
     "destination": f"^({_CHARACTER}{{4}}){{129,}}{_TAIL}",
     "hash": f"^{_CHARACTER}{{40}}{_TWO_BYTES}$",
     "lastPublishedLS": f"^({_CHARACTER}{{4}})*{_TAIL}",
     "lastPublishedRI": f"^({_CHARACTER}{{4}})*{_TAIL}",
     "leaseSet": f"^({_CHARACTER}{{4}})*{_TAIL}",
+    "state": _DIGEST_PATTERN,
     "transients": TRANSIENT_PATTERN,
 }
 _BY = {"type": "string", "minLength": 1, "maxLength": MAX_BY_CHARS}
@@ -40,7 +43,7 @@ def entry_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     document = _struct(StatusDocument, definitions)
     document["properties"]["date"]["maximum"] = DATE_END_MS - 1
-    node = _or_null(_reference(SensingReport, definitions))
+    node = _or_null(_reference(ComparingReport, definitions))
     admin = {"anyOf": [_order(action, args, definitions) for action, args in ACTIONS.items()]}
     document["properties"]["config"] = _or_null(
         {"type": "object", "properties": {"node": node, "admin": _or_null(admin)}}

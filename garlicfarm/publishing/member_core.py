@@ -27,17 +27,18 @@ from garlicfarm.errors import EntryRefused, PublisherError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.lease_set import MetaLease, verify_lease_set
 from garlicfarm.leases import LeaseHolder
-from garlicfarm.levels import OUTSIDE
+from garlicfarm.levels import COMPARING, OUTSIDE
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
     MAX_TRANSIENTS,
+    ComparingReport,
     DestinationStatus,
+    DigestReport,
     MetaStatus,
     NodeReport,
     PublishConfig,
     RemoteStatus,
     RouterStatus,
-    SensingReport,
     StatusDocument,
 )
 from garlicfarm.publishing.ending import Ending, Situation
@@ -68,7 +69,8 @@ class Now(msgspec.Struct, frozen=True):
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a status says beside the member's part in publishing, when it is posted. ``node``: of the report,
-    version, term, role, commit, admin URL and tests. ``control``: of the report, since level 3."""
+    version, term, role, commit, admin URL and tests. Of the report, too: ``control``, since level 3, and
+    ``digests``, since level 4."""
 
     node: NodeReport = NodeReport()
     program: object = None
@@ -77,6 +79,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     remote_destinations: tuple[RemoteStatus, ...] | None = None
     remote_meta: RemoteStatus | None = None
     control: str | None = None
+    digests: DigestReport | None = None
 
 
 class Surroundings(Protocol):
@@ -686,17 +689,20 @@ class MemberCore:
         """Whether the service behind a leaf answers; True where nothing checks it."""
         return all(each.is_up for each in self.publishers if each.traits.destination == destination)
 
-    def _booted(self, node: NodeReport, control: str | None) -> SensingReport:
+    def _booted(self, node: NodeReport, figures: Figures) -> ComparingReport:
         """With the number of this process: above that of all earlier ones, of which this member may learn
         late. A new number releases what was held before, so it is not taken while something stands. Since
-        level 3, with what has been tested."""
+        level 3, with what has been tested; since level 4, with what this member holds."""
         known = self._fold.boot(self._setup.node_id)
         if (not self._boot or known > self._boot) and not (known and self._is_exposed()):
             self._boot = max(self._setup.boot, known + 1)
-        report = SensingReport(**msgspec.structs.asdict(node), boot=self._boot or None)
-        if self._fold.level < OUTSIDE:
-            return report
-        return msgspec.structs.replace(report, outside=self.sensing.report(), control=control)
+        report = ComparingReport(**msgspec.structs.asdict(node), boot=self._boot or None)
+        if self._fold.level >= OUTSIDE:
+            outside, control = self.sensing.report(), figures.control
+            report = msgspec.structs.replace(report, outside=outside, control=control)
+        if self._fold.level >= COMPARING:
+            report = msgspec.structs.replace(report, digests=figures.digests)
+        return report
 
     def _compose(self) -> None:
         """Make the entry of the status that was begun."""
@@ -720,9 +726,7 @@ class MemberCore:
             last_published_time=self.last_published_ms,
             publishing=self.publishing,
         )
-        config: dict[str, object] = {
-            "node": self._booted(node, figures.control) if self._fold.has_leases else node
-        }
+        config: dict[str, object] = {"node": self._booted(node, figures) if self._fold.has_leases else node}
         if figures.program is not None:
             config["program"] = figures.program
         if self.ending.is_draining:

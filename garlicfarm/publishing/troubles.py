@@ -17,6 +17,9 @@ fails to publish again, nothing is published, as above.
 *The publisher is not reached.* By the reports of most other members (`outside`), and the role stays, since
 nobody else may be named.
 
+*Members differ.* Most others contradict what a member holds, or members hold different things and no majority
+says which is right (`comparing`).
+
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
@@ -55,7 +58,7 @@ class Trouble(msgspec.Struct, frozen=True):
     """One trouble: ``text`` says so in a sentence, whose figures change; ``about`` stays the same while it
     lasts. ``own``: only the member that is asked knows of it."""
 
-    kind: Literal["publisher", "keys", "health"]
+    kind: Literal["publisher", "keys", "damage", "health"]
     about: str
     text: str
     own: bool = False
@@ -116,6 +119,7 @@ class Troubles:
         return [
             *self._publication(farm),
             *_unreached(farm),
+            *_differing(farm),
             *self._expired(farm, now_ms, own_until_ms),
             *_keys(farm, now_ms),
             *self._clocks(farm, own_clock),
@@ -195,6 +199,27 @@ def _unreached(farm: FarmQueries) -> Iterator[Trouble]:
             "can take over; `garlicfarm farm show` says why"
         )
         yield Trouble("publisher", "unreached", text)
+
+
+def _differing(farm: FarmQueries) -> Iterator[Trouble]:
+    for member in farm.members:
+        if (found := farm.contradicted(member)) is not None:
+            bars = "publishes nor leads" if found.what == "state" else "publishes, leads nor votes"
+            yield Trouble(
+                "damage",
+                f"contradicted {member}",
+                f"the {found.what} of member {member} at index {found.index} is not that of most others, so "
+                f"it neither {bars}: run `garlicfarm member repair` on its machine",
+            )
+    if groups := farm.disagreeing:
+        told = " and ".join(", ".join(map(str, group)) for group in groups)
+        yield Trouble(
+            "damage",
+            "disagreeing",
+            f"members {told} hold different states, and no majority says which is right: compare what they "
+            "show, then run `garlicfarm member repair` on the machine of a wrong one, while a right one "
+            "leads",
+        )
 
 
 def _keys(farm: FarmQueries, now_ms: int) -> Iterator[Trouble]:

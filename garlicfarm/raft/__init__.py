@@ -99,6 +99,8 @@ Differences from the paper (Raft, extended version, and the thesis)
   to leave only after the commit.
 * A leader whose own disk hangs hands over, or steps down after the upper election timeout: its followers
   would go on committing while it applied nothing. A member does not campaign while its disk hangs.
+* A member whose state most others contradict (D26) does not lead, nor vote if they contradict its log. On
+  request it takes the leader's snapshot in place of both, and counts for no commit until it has that.
 
 Differences from JRaft, on the same bytes
 -----------------------------------------

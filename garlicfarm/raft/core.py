@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from garlicfarm.digests import Contradicted
 from garlicfarm.errors import LocalProtocolError, ProposalDropped
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.leader import Leader
@@ -15,7 +16,15 @@ from garlicfarm.raft.read_index import ReadIndexForwarder
 from garlicfarm.raft.requests import RequestHandler
 from garlicfarm.raft.roles import Roles
 from garlicfarm.raft.state import MAX_TERM, TERM_CEILING, TERMS_PER_MS, RaftState
-from garlicfarm.raft.types import ConfChange, RaftConfig, Ready, Role, SnapshotMeta, Status, Storage
+from garlicfarm.raft.types import (
+    ConfChange,
+    RaftConfig,
+    Ready,
+    Role,
+    SnapshotMeta,
+    Status,
+    Storage,
+)
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration, Request, Response
 
@@ -158,6 +167,25 @@ class RawNode:
         else:
             self._forwarder.add(token)
 
+    def request_snapshot(self, until_ms: int) -> None:
+        """Until ``until_ms`` of `tick`'s clock take no entries, but ask the leader for a snapshot of more
+        than this member holds; it replaces log and state as any snapshot does (`Ready.restore`). Each piece
+        grants as much time again. Meanwhile this member counts for no further commit. A leader takes no
+        notice."""
+        self._state.snapshot_until_ms = until_ms
+        self._state.snapshot_wait_ms = max(until_ms - self._state.now_ms, 0)
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether `request_snapshot` still holds."""
+        return self._state.wants_snapshot
+
+    @property
+    def snapshot_wanted(self) -> int:
+        """On a leader: a follower waits for a snapshot of more than this index, and there is none; 0: no
+        follower does."""
+        return 0 if self._roles.leader is None else self._roles.leader.snapshot_wanted
+
     def _require_leader(self) -> Leader:
         if self._roles.leader is None:
             raise ProposalDropped(Refusal.NOT_LEADER)
@@ -186,6 +214,14 @@ class RawNode:
         another upper election timeout at most."""
         self._state.is_disk_hanging = is_hanging
         if is_hanging and self._roles.candidate is not None:
+            self._roles.become_follower(self._state.term, 0)
+
+    def report_contradicted(self, contradicted: Contradicted) -> None:
+        """What most others hold otherwise than this member (D26). With anything it does not campaign, and a
+        leader hands over, and leads for another upper election timeout at most. With the chain it does not
+        vote either. It goes on taking the leader's entries, and counts for their commit."""
+        self._state.contradicted = contradicted
+        if contradicted and self._roles.candidate is not None:
             self._roles.become_follower(self._state.term, 0)
 
     def report_leader_gone(self, leader: int, term: int) -> None:

@@ -7,6 +7,9 @@ from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import ReceivedChunk, SnapshotMeta
 from garlicfarm.wire.messages import MessageType, Request, SnapshotSyncRequest
 
+SNAPSHOT_WANTED = 0
+"""The next_index of a rejection that asks for a snapshot of more than this member holds (D26)."""
+
 _APPEND_RESPONSE = MessageType.APPEND_ENTRIES_RESPONSE
 _SNAPSHOT_RESPONSE = MessageType.INSTALL_SNAPSHOT_RESPONSE
 _SYNC_RESPONSE = MessageType.SYNC_LOG_RESPONSE
@@ -24,6 +27,9 @@ class Follower:
         may."""
         state, log = self._state, self._state.log
         previous, last = request.last_log_index, request.last_log_index + len(checked.entries)
+        if state.wants_snapshot:
+            state.respond(token, _APPEND_RESPONSE, request.source, SNAPSHOT_WANTED, False)
+            return
         if previous > log.last_index:
             state.respond(token, _APPEND_RESPONSE, request.source, log.last_index + 1, False)
             return
@@ -68,12 +74,15 @@ class Follower:
         if chunk.last_log_index <= self._state.commit_index:
             self._state.respond(token, _SNAPSHOT_RESPONSE, source, 0, False)
         else:
+            if self._state.wants_snapshot:
+                self._state.snapshot_until_ms = self._state.now_ms + self._state.snapshot_wait_ms
             self._chunk_sources[token] = source
-            self._state.chunks.append(ReceivedChunk(token, chunk))
+            self._state.chunks.append(ReceivedChunk(token, chunk, source))
 
     def on_chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """The piece is stored. ``snapshot`` is given once the snapshot is whole."""
         state, source = self._state, self._chunk_sources.pop(token)
         if snapshot is not None and snapshot.index > state.commit_index:
             state.install(snapshot)
+            state.snapshot_until_ms = 0
         state.respond(token, _SNAPSHOT_RESPONSE, source, held, True)

@@ -46,7 +46,7 @@ class Leader:
         self._state = state
         self.is_stepping_down = False
         self.is_yielding = False
-        self._disk_deadline_ms: int | None = None  # until when it may lead while its disk hangs
+        self._unfit_deadline_ms: int | None = None  # until when it may lead while it is unfit to
         self._quorum_end_ms = 0  # it may lead until then at least, even if no member answers any more
         self._proposals = UncommittedProposals(
             state.config.max_uncommitted_bytes, state.config.max_commit_wait_ms
@@ -72,6 +72,11 @@ class Leader:
         return self._replication.has_more_catch_up
 
     @property
+    def snapshot_wanted(self) -> int:
+        """See `RawNode.snapshot_wanted`."""
+        return self._replication.snapshot_wanted
+
+    @property
     def joining(self) -> int:
         """The server that catches up to become a member, 0: none."""
         return self._conf_change.joiner.server.id if self._conf_change.joiner is not None else 0
@@ -94,8 +99,8 @@ class Leader:
             times += [heartbeat_ms, self._quorum_end_ms + 1]
         if self._transfer.deadline_ms is not None:
             times.append(self._transfer.deadline_ms)
-        if state.is_disk_hanging:
-            times.append(state.now_ms if self._disk_deadline_ms is None else self._disk_deadline_ms)
+        if state.is_unfit_to_lead:
+            times.append(state.now_ms if self._unfit_deadline_ms is None else self._unfit_deadline_ms)
         return min(times, default=None)
 
     def tick(self) -> None:
@@ -107,7 +112,7 @@ class Leader:
             self.is_stepping_down = True
             return
         self._transfer.tick()
-        if self._has_disk_hung_too_long():
+        if self._is_unfit_too_long():
             self.is_stepping_down = True
             return
         for peer in self._replication.send_heartbeats():
@@ -117,18 +122,18 @@ class Leader:
             self._conf_change.give_up(Refusal.JOINER_DOES_NOT_ANSWER)
             self._update_servers()
 
-    def _has_disk_hung_too_long(self) -> bool:
-        """Whether the disk has hung for the upper election timeout; first it tries to hand over. The
-        followers could go on committing what it sends, but its own application and readers would get
-        nothing."""
+    def _is_unfit_too_long(self) -> bool:
+        """Whether it has been unfit to lead for the upper election timeout; first it tries to hand over. With
+        a disk that hangs, the followers could go on committing what it sends, but its own application and
+        readers would get nothing."""
         state = self._state
-        if not state.is_disk_hanging:
-            self._disk_deadline_ms = None
-        elif self._disk_deadline_ms is None:
-            self._disk_deadline_ms = state.now_ms + state.config.election_timeout_max_ms
+        if not state.is_unfit_to_lead:
+            self._unfit_deadline_ms = None
+        elif self._unfit_deadline_ms is None:
+            self._unfit_deadline_ms = state.now_ms + state.config.election_timeout_max_ms
             if not self._transfer.is_active and state.membership.others(state.id):
                 self.transfer(0)
-        return self._disk_deadline_ms is not None and state.now_ms >= self._disk_deadline_ms
+        return self._unfit_deadline_ms is not None and state.now_ms >= self._unfit_deadline_ms
 
     # ------------------------------------------------------------------ proposals and reads
 

@@ -57,6 +57,7 @@ class Progress:
         "sent_commit_index",
         "snapshot",
         "state",
+        "wants_snapshot",
     )
 
     def __init__(self, next_index: int, now_ms: int) -> None:
@@ -65,6 +66,7 @@ class Progress:
         self.state = ProgressState.PROBE
         self.snapshot: SnapshotSend | None = None  # while it needs entries that are compacted
         self.refused_snapshots = 0
+        self.wants_snapshot = False  # of more than it holds, and takes no entries until it has that
         self.inflight: deque[SentAppend] = deque()
         self.inflight_bytes = 0
         self.sent_commit_index = 0  # the newest one sent, as far as its log could follow
@@ -108,6 +110,7 @@ class Progress:
     def match_up_to(self, last: int) -> None:
         """The logs are the same up to ``last``."""
         self.refused_snapshots = 0
+        self.wants_snapshot = False
         self.match_index = max(self.match_index, last)
         self.next_index = max(self.next_index, last + 1)
         self.state = ProgressState.REPLICATE

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from garlicfarm.errors import Compacted
+from garlicfarm.levels import COMPARING
+from garlicfarm.raft.follower import SNAPSHOT_WANTED
 from garlicfarm.raft.joiner import Joiner
 from garlicfarm.raft.progress import Progress, ProgressState, SentAppend, SnapshotSend
 from garlicfarm.raft.read_index import ReadIndexQueue
@@ -147,7 +149,8 @@ class Replication:
         self._reads.answered_followers.clear()
         last_index = self._state.log.last_index
         for peer, progress in self.progress.items():
-            if progress.next_index > last_index and self._joiner_of(peer) is None:
+            is_up_to_date = progress.next_index > last_index and not self._needs_snapshot(progress)
+            if is_up_to_date and self._joiner_of(peer) is None:
                 progress.snapshot = None
             else:
                 self._send_missing(peer, progress, catch_up)
@@ -201,10 +204,21 @@ class Replication:
         return not (progress.inflight or progress.is_backing_off or self._is_withheld(peer, progress))
 
     def _needs_snapshot(self, progress: Progress) -> bool:
-        return progress.next_index < self._state.log.first_index
+        log = self._state.log
+        return progress.next_index < log.first_index or (
+            progress.wants_snapshot and log.storage.snapshot().index > progress.match_index
+        )
+
+    @property
+    def snapshot_wanted(self) -> int:
+        """See `RawNode.snapshot_wanted`."""
+        waiting = (one for one in self.progress.values() if one.wants_snapshot)
+        return max((one.match_index for one in waiting if not self._needs_snapshot(one)), default=0)
 
     def _is_lagging(self, peer: int, progress: Progress) -> bool:
         log = self._state.log
+        if progress.wants_snapshot:
+            return self._needs_snapshot(progress)
         if progress.next_index >= max(log.first_index, log.last_index - LAGGING_ENTRIES):
             return False
         return progress.next_index <= self._last_index_for(peer)
@@ -232,12 +246,11 @@ class Replication:
         joiner = self._joiner_of(peer)
         if joiner is not None and not joiner.is_invited:
             return joiner.send(progress)
-        if progress.next_index > log.last_index:
-            progress.snapshot = None
-            return False
-        if progress.next_index < log.first_index:
+        if self._needs_snapshot(progress) and progress.next_index <= log.last_index + 1:
             return self._send_snapshot(peer, progress)
         progress.snapshot = None
+        if progress.next_index > log.last_index or progress.wants_snapshot:
+            return False
         if joiner is not None and joiner.is_withheld(progress.next_index):
             return joiner.send(progress)
         if progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes):
@@ -358,10 +371,12 @@ class Replication:
 
     def _step_append_response(self, progress: Progress, sent: SentAppend, response: Response) -> bool:
         if not response.accepted or response.term != self._state.term:
+            is_level = self._state.membership.in_force.level >= COMPARING
+            progress.wants_snapshot = is_level and response.next_index == SNAPSHOT_WANTED
             # The logs do not meet at `previous`; the hint may lead back any distance.
             progress.become_probe(min(sent.previous, max(response.next_index, 1)))
             # It forgot what it acknowledged: ask again with the next heartbeat only.
-            progress.is_backing_off = sent.previous <= progress.match_index
+            progress.is_backing_off = sent.previous <= progress.match_index and not progress.wants_snapshot
             return False
         if sent.last <= progress.match_index and progress.state is not ProgressState.PROBE:
             return False

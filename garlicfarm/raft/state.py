@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from garlicfarm.digests import Contradicted
 from garlicfarm.raft.configuration_tracker import ConfigurationTracker
 from garlicfarm.raft.durability import DurabilityBarrier, OwnVote
 from garlicfarm.raft.log import RaftLog
@@ -54,6 +55,9 @@ class RaftState:
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)
         self.last_seq = 0  # of the newest request
         self.is_disk_hanging = False  # nothing becomes durable for now
+        self.contradicted: Contradicted = ""
+        self.snapshot_until_ms = 0  # until when it takes a snapshot and no entries; 0: it does not want one
+        self.snapshot_wait_ms = 0  # how long it waits for each piece of that
         self.durable_vote_term = 0  # the newest term in which our vote for ourselves is durable
         self.durability = DurabilityBarrier(self.log)
         self.requests: list[OutgoingRequest] = []
@@ -61,6 +65,16 @@ class RaftState:
         self.chunks: list[ReceivedChunk] = []
         self.outcomes: list[ProposalOutcome] = []
         self.reads: list[ReadOutcome] = []
+
+    @property
+    def is_unfit_to_lead(self) -> bool:
+        """Whether this member must not lead: its disk hangs, or most others contradict what it holds."""
+        return self.is_disk_hanging or bool(self.contradicted)
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether this member waits for a snapshot of more than it holds, and takes no entries meanwhile."""
+        return self.now_ms < self.snapshot_until_ms
 
     # ------------------------------------------------------------------ term, vote, commit
 

@@ -98,10 +98,11 @@ class OutgoingResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceivedChunk(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a snapshot, from the request that ``step`` took with ``token``."""
+    """A piece of a snapshot, from the request of the leader ``source`` that ``step`` took with ``token``."""
 
     token: int
     chunk: SnapshotSyncRequest
+    source: int
 
 
 class ProposalOutcome(msgspec.Struct, frozen=True, gc=False):

@@ -24,10 +24,12 @@ def is_refused_by_lease(request: Request, has_live_leader: bool) -> bool:
 
 def can_grant_vote(state: RaftState, request: Request) -> bool:
     """Whether the candidate gets the vote of this term: the first one gets it, also if it repeats
-    its request, provided that its log is up to date and the term has no leader yet. Term 0 has no votes."""
+    its request, provided that its log is up to date and the term has no leader yet. Term 0 has no votes. A
+    member whose log most others contradict (D26) gives none, since it cannot judge other logs by it."""
     is_free = not state.vote and not state.leader_id
     return (
         0 < request.term == state.term
+        and state.contradicted != "chain"
         and (is_free or state.vote == request.source)
         and is_up_to_date(state.log, request)
     )
@@ -35,12 +37,13 @@ def can_grant_vote(state: RaftState, request: Request) -> bool:
 
 def can_grant_pre_vote(state: RaftState, request: Request, has_live_leader: bool) -> bool:
     """Whether the candidate would get our vote in the term that it names. A member whose disk hangs could not
-    give it."""
+    give it, one whose log most others contradict does not."""
     return (
         request.term > state.term
         and not has_live_leader
         and is_up_to_date(state.log, request)
         and not state.is_disk_hanging
+        and state.contradicted != "chain"
     )
 
 
@@ -56,10 +59,10 @@ def can_campaign(state: RaftState, is_leaving: bool) -> bool:
     A member that leads by a Configuration which it has not applied could lose another one, since one
     takes force when it is committed (D7). One that is
     leaving would depose the leader that has removed it. One whose disk hangs would keep raising its
-    term, and could never ask for a vote."""
+    term, and could never ask for a vote. One that most others contradict would hand on what it holds."""
     is_applied = state.membership.in_force.log_index <= state.applied_index
     is_able = is_applied and state.id in state.membership and not is_leaving
-    return is_able and state.term < MAX_TERM and not state.is_disk_hanging
+    return is_able and state.term < MAX_TERM and not state.is_unfit_to_lead
 
 
 def can_obey_timeout_now(state: RaftState, request: Request, is_leaving: bool) -> bool:

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.application import StateMachine
+from garlicfarm.digests import DigestKeeper
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.levels import algorithm_of
@@ -52,6 +53,7 @@ class Survivor(msgspec.Struct, frozen=True):
     all_members: tuple[ClusterServer, ...]
     application_entries: int | None
     application: StateMachine
+    digests: DigestKeeper
 
 
 def read_survivor(directory: Path, farm: str, application: StateMachine) -> Survivor:
@@ -62,22 +64,26 @@ def read_survivor(directory: Path, farm: str, application: StateMachine) -> Surv
     """
     with closing(LogStore.open(directory, farm=farm)) as store:
         hard_state, last = store.initial_state()[0], store.last_index()
-        applied = store.snapshot()
+        applied, digests = store.snapshot(), DigestKeeper()
         all_members = {server.id: server for server in applied.configuration.servers}
         if store.restored is not None:
             application.restore(store.restored.state)
+            digests.restore(store.restored.chain, 0)
             all_members = {server.id: server for server in store.restored.all_members}
         elif applied.configuration.servers:
             application.configure(0, applied.configuration)
         while applied.index < last:
             page = store.entries(applied.index + 1, last + 1, _PAGE_BYTES)
             for entry in page:
+                level = None
                 if entry.value_type is ValueType.CONFIGURATION:
                     configuration = decode_configuration(entry.value)
                     all_members.update((server.id, server) for server in configuration.servers)
                     application.configure(entry.index, configuration)
+                    level = configuration.level
                 else:
                     application.apply(entry.index, entry.term, entry.value)
+                digests.add(entry.index, entry.term, entry.value_type, entry.value, level)
             applied = applied.after(page)
         return Survivor(
             farm,
@@ -91,6 +97,7 @@ def read_survivor(directory: Path, farm: str, application: StateMachine) -> Surv
             tuple(all_members[member] for member in sorted(all_members)),
             applied.application_entries,
             application,
+            digests,
         )
 
 
@@ -116,6 +123,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
     entry = Entry(index, term, ValueType.CONFIGURATION, encode_configuration(alone))
     farm_id = secrets.token_bytes(16)
     survivor.application.configure(index, alone)
+    survivor.digests.add(entry.index, entry.term, entry.value_type, entry.value, alone.level)
     made, kept = _beside(directory, "recovered"), _beside(directory, survivor.farm_id.hex())
     try:
         shutil.rmtree(made, ignore_errors=True)
@@ -132,6 +140,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
             survivor.all_members,
             survivor.application_entries,
             survivor.application.snapshot(),
+            survivor.digests.chain,
         )
         write_snapshot(made / SNAPSHOTS, snapshot)
         LogStore.open(made, farm=survivor.farm).close()  # verifies it, as a node's start will

@@ -43,7 +43,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
         self._why = ""  # why it was refused
         self._times = 0  # and how often
 
-    def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
+    def take(self, request: SnapshotSyncRequest, source: int = 0) -> tuple[int, SnapshotMeta | None]:
         """As `SnapshotReceiver.take`. A JRaft leader sends a refused snapshot again and again, until it has a
         newer one. It is recognised by its first piece and refused without being stored; every
         `CHECK_AGAIN_AFTER` times it is received and checked again."""
@@ -71,7 +71,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
             raise StorageDamaged(f"it is one of more than {MAX_SNAPSHOT_BYTES} bytes")
         return request.done and held == request.offset + len(request.data)
 
-    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest, source: int) -> SnapshotMeta:
         born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
         what = (request.last_log_index, request.last_log_term, request.configuration)
         snapshot = Snapshot(*born, *what, request.configuration.servers, None, read_file(part))

@@ -42,6 +42,7 @@ from garlicfarm.storage.snapshots import (
     snapshot_name,
     write_snapshot,
 )
+from garlicfarm.storage.state_origin import ORIGIN, read_origin
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -294,6 +295,11 @@ class LogStore:
         takes; from any thread. Raises `StorageDamaged`, `StorageVersion`, `StorageError`."""
         return read_snapshot(self.path.parent / SNAPSHOTS / f"{snapshot_name(meta.index, meta.term)}.snap")
 
+    def origin(self) -> int:
+        """Whose snapshot was restored last (`garlicfarm.storage.state_origin`). Blocking; from any thread.
+        Raises `StorageError`, `StorageDamaged`."""
+        return read_origin(self.path.parent)
+
     def oldest_state(self) -> Snapshot | None:
         """The oldest sound snapshot whose next entry the log still has; None: there is none. Blocking, as
         long as the disk takes; from any thread. Raises `StorageError`."""
@@ -407,7 +413,7 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 def refuse_unknown(directory: Path) -> None:
     """Raises `StorageVersion`: what is there instead of a log is not ours."""
-    if unknown := unknown_files(directory, {PART, SNAPSHOTS, RANKINGS}):
+    if unknown := unknown_files(directory, {ORIGIN, PART, SNAPSHOTS, RANKINGS}):
         raise unknown
 
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from garlicfarm import descriptors
 from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
-from garlicfarm.levels import unknown_algorithm
+from garlicfarm.levels import COMPARING, unknown_algorithm
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.regular_files import open_file, reading
 from garlicfarm.storage.segments import Genesis
 from garlicfarm.storage.snapshots import check_snapshot, claimed_size, list_snapshots, snapshot_name
+from garlicfarm.storage.state_origin import keep_origin
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 _HEAD_BYTES = 64  # enough to know the size
@@ -47,9 +48,10 @@ class SnapshotReceiver:
         self.problem = ""
         self.is_refused = False
 
-    def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
-        """Take a piece. Returns how many bytes of this snapshot are held now, the offset of the next piece;
-        and its metadata, once it is complete, verified and durable under its name.
+    def take(self, request: SnapshotSyncRequest, source: int = 0) -> tuple[int, SnapshotMeta | None]:
+        """Take a piece, which the member ``source`` sent (0: not told). Returns how many bytes of this
+        snapshot are held now, the offset of the next piece; and its metadata, once it is complete, verified
+        and durable under its name.
 
         Raises `OSError`: the part cannot be removed.
         """
@@ -67,7 +69,7 @@ class SnapshotReceiver:
             held = self._append(part, request)
             if not self._is_whole(part, request, held):
                 return held, None
-            meta = self._keep(part, whole, request)
+            meta = self._keep(part, whole, request, source)
             fsync_path(self._directory)
         except StorageError as error:
             self.problem, self.is_refused = f"snapshot {name} is refused: {error}", True
@@ -131,9 +133,11 @@ class SnapshotReceiver:
             raise StorageDamaged("it ends early")
         return False
 
-    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest, source: int) -> SnapshotMeta:
         """Verify the part and rename it."""
         meta = self._check(part)
+        if source and meta.configuration.level >= COMPARING:
+            keep_origin(self._directory.parent, source)
         part.rename(whole)
         return meta
 

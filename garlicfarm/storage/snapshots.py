@@ -7,9 +7,9 @@ renamed, and its directory synced. It is checked as a whole before anything in i
 
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
-Configuration in force there, all members up to there, removed ones too (key ``ever``), and the number of
-Application entries up to there (null, or missing: not known). The whole file is sent to
-members whose log ends before ours begins.
+Configuration in force there, all members up to there, removed ones too (key ``ever``), the number of
+Application entries up to there (null, or missing: not known), and since level 4 the ``chain`` over all
+entries (`garlicfarm.digests`). The whole file is sent to members whose log ends before ours begins.
 
 A snapshot that is *saved*, outside of a store and under any name, also says where it comes from (key
 ``saved``): the farm's name, how long its epochs are, the date, and the program.
@@ -62,8 +62,8 @@ class Saved(msgspec.Struct, frozen=True):
 
 class Snapshot(msgspec.Struct, frozen=True):
     """The state after all entries up to ``index``. ``all_members``: every member up to there, removed ones
-    too, by id, with the last endpoint. ``application_entries``: as in `SnapshotMeta`. ``saved``: None in a
-    store."""
+    too, by id, with the last endpoint. ``application_entries``: as in `SnapshotMeta`. ``chain``: that of
+    `garlicfarm.digests` there, None if it has not begun. ``saved``: None in a store."""
 
     farm_id: bytes
     application: str
@@ -74,6 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     all_members: tuple[ClusterServer, ...]
     application_entries: int | None
     state: bytes
+    chain: bytes | None = None
     saved: Saved | None = None
 
     @property
@@ -91,6 +92,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
     configuration: bytes
     all_members: tuple[ClusterServer, ...] = msgspec.field(name="ever")
     application_entries: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    chain: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | msgspec.UnsetType = msgspec.UNSET
     saved: Saved | None = None
 
 
@@ -123,6 +125,7 @@ def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, ...]:
             encode_configuration(snapshot.configuration),
             snapshot.all_members,
             snapshot.application_entries,
+            msgspec.UNSET if snapshot.chain is None else snapshot.chain,
             snapshot.saved,
         )
     )
@@ -263,6 +266,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.all_members,
         told.application_entries,
         state,
+        told.chain or None,
         told.saved,
     )
 

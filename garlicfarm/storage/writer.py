@@ -27,6 +27,7 @@ _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 class _Chunk(NamedTuple):
     token: int
     request: SnapshotSyncRequest
+    source: int
 
 
 class Writer:
@@ -102,13 +103,14 @@ class Writer:
         self._store.on_submitted(persist)
         self._queue.put(persist)
 
-    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
-        """Queue a piece of a snapshot behind all earlier pieces and steps, and return at once.
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest, source: int = 0) -> None:
+        """Queue a piece of a snapshot, which the member ``source`` sent (0: not told), behind all earlier
+        pieces and steps, and return at once.
 
         Raises `StorageError` as `submit`.
         """
         self._charge(len(request.data))
-        self._queue.put(_Chunk(token, request))
+        self._queue.put(_Chunk(token, request, source))
 
     def _charge(self, size: int) -> None:
         if self._queued_steps >= _MAX_QUEUED_STEPS or self._queued_bytes + size > _MAX_QUEUED_BYTES:
@@ -174,7 +176,7 @@ class Writer:
                     seconds = perf_counter() - begun
                     loop.run_sync_soon(self._report, batch, positions, boundary, appender.segment, seconds)
                 for chunk in chunks:
-                    result = self._receiver.take(chunk.request)
+                    result = self._receiver.take(chunk.request, chunk.source)
                     loop.run_sync_soon(self._report_chunk, chunk, *result, self._receiver.problem)
                 if delete_before:
                     appender.delete_segments(delete_before)

@@ -83,6 +83,9 @@ class MemoryStore(UnsyncedStorage):
             *born, meta.index, meta.term, meta.configuration, servers, meta.application_entries, state
         )
 
+    def origin(self) -> int:
+        return 0
+
     def oldest_state(self) -> Snapshot | None:
         return self.read_state(self.snapshot()) if self.snapshot().index else None
 
@@ -108,7 +111,7 @@ class MemoryStoreWriter:
         self._disk.submit(persist)
         self._work.set()
 
-    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest, source: int) -> None:
         self._disk.submit_chunk(token, request)
         self._work.set()
 

@@ -266,6 +266,10 @@ class FakeFarm:
         await self.post(b"step down", user)
         return to or 2
 
+    async def repair(self, user: str) -> int:
+        await self.post(b"repair", user)
+        return 7
+
 
 def ranked_row(member: int, **known: Any) -> dict[str, Any]:
     """A member in the ranking."""

@@ -26,6 +26,7 @@ async def test_client_asks_for_each_change_in_the_users_name(node: FakeNode, url
         assert await client.remove_member("farm", 3, force=True) == (4, 3)
         assert await client.step_down("farm") == 2
         assert await client.step_down("farm", 3) == 3
+        assert await client.repair("farm") == 7
     assert node.farm.changes == [
         ("add", 4, NEW, False, "anna"),
         ("set", 2, NEW, False, "anna"),
@@ -63,6 +64,7 @@ ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
         ("DELETE", "members/4?force=perhaps", b""),
         ("POST", "leader/stepdown", b'{"to": "me"}'),
         ("POST", "leader/stepdown", b""),
+        ("POST", "repair", b""),
         ("POST", "level", b""),
         ("POST", "level", b'{"level": 0}'),
         ("POST", "level", b'{"level": "1"}'),
@@ -137,6 +139,8 @@ CONFLICTS = {
     Refusal.THE_LAST_MEMBER,
     Refusal.TOO_FEW_MEMBERS_HEARD,
     Refusal.ANOTHER_TOOK_OVER,
+    Refusal.LEADS_ITSELF,
+    Refusal.NOT_COMPARED,
     Refusal.JOINER_REFUSES,
     Refusal.JOINER_DOES_NOT_ANSWER,
     Refusal.JOINER_DOES_NOT_CATCH_UP,

@@ -43,6 +43,7 @@ LEAST = {
     "DELETE /v1/farms/{farm}/members/{id}": "admin",
     "POST /v1/farms/{farm}/level": "admin",
     "POST /v1/farms/{farm}/leader/stepdown": "admin",
+    "POST /v1/farms/{farm}/repair": "admin",
     "GET /metrics": "token",
     "GET /healthz": "token",
     "GET /readyz": "token",

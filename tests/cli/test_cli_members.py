@@ -183,6 +183,7 @@ def test_leader_is_shown_and_hands_over(farm: FakeFarm, cli: Cli) -> None:
         "3",
     ]
     assert json.loads(cli("leader", "show", "-o", "json").out)["schema"] == "garlicfarm.leader/1"
+    assert cli("member", "repair").out.split() == ["INDEX", "7"]
     assert cli("leader", "stepdown").out.split() == ["LEADER", "2"]
     assert json.loads(cli("leader", "stepdown", "--to", "3", "-o", "json").out)["leader"] == 3
     farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")

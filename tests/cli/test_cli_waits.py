@@ -54,6 +54,7 @@ def url(here: Path) -> Iterator[str]:
         ("member add 4 ssl://127.0.0.1:2", "the committed change from"),
         ("member remove 2", "the committed change from"),
         ("member token --out token", "an answer from"),
+        ("member repair", "a snapshot of the leader from"),
         ("node leave", "an answer from"),
         ("leader show", "an answer from"),
         ("leader stepdown", "the next leader's id from"),

@@ -32,6 +32,10 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"farm_publisher_id{F}": "0"},
     ),
     "Problems": ({"farm_problems{F}": "0"}, {"farm_problems{F}": "2"}),
+    "MembersDiffer": (
+        {'farm_contradicted_members{F, what="state"}': "0"},
+        {'farm_contradicted_members{F, what="state"}': "1"},
+    ),
     "TargetDown": ({'publisher_target_up{F, target="t"}': "1"}, {'publisher_target_up{F, target="t"}': "0"}),
     "StreamsFull": (
         {"publisher_streams{F}": "50", "publisher_streams_max{F}": "256"},

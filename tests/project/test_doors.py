@@ -56,7 +56,7 @@ HARMLESS = {
 }
 PURE_GROUND = {
     *("garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"),
-    *("garlicfarm.agreed", "garlicfarm.levels"),
+    *("garlicfarm.agreed", "garlicfarm.digests", "garlicfarm.levels"),
 }
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
@@ -64,6 +64,7 @@ DOORS: dict[str, set[str]] = {
     "errors": {"garlicfarm.refusals"},
     "extensions": set(),
     "leases": {"garlicfarm.wire.messages"},
+    "digests": {"garlicfarm.levels"},
     "levels": {"garlicfarm._version"},
     "names": set(),
     "refusals": set(),
@@ -95,6 +96,7 @@ GROUND = {
         "durable_files",
         "durations",
         "errors",
+        "digests",
         "extensions",
         "leases",
         "levels",

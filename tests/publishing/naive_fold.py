@@ -130,6 +130,7 @@ class Said:
         self.boot: int = node.get("boot") or 0
         self.outside: dict[str, Any] | None = None  # since level 3
         self.control: str | None = None  # the same
+        self.digests: dict[str, Any] | None = None  # since level 4
         self.interval_ms: int = node.get("interval_ms") or defaults["interval_ms"]
         self.R: int = node.get("R") or defaults["R"]
         self.publishing: bool | None = meta.get("publishing")
@@ -173,6 +174,11 @@ class NaiveFold:
         self.unreached: dict[int, int] = {}  # member -> how often
         self.since_level_3: int | None = None
         self.found_lost: list[tuple[int, int]] = []  # index, member
+        self.agreed: list[int] | None = None  # since level 4: indexes at which members digest what they hold
+        self.since_agreed = 0  # statuses
+        self.claimed: dict[int, dict[str, Any]] = {}
+        self.contradicted: dict[int, dict[str, Any]] = {}
+        self.disagreeing: list[list[int]] = []
         self.lease: dict[str, int] | None = None  # since level 2
         self.since_level_2 = 0
 
@@ -336,6 +342,7 @@ class NaiveFold:
         if not any(self.leaves(member) for member in recent):
             return []
         willing = [member for member in recent if self.mode(member) != "off" and not self.lost_index(member)]
+        willing = [member for member in willing if member not in self.contradicted]
         able = [member for member in willing if self.newest(member).publishing is not None]
         return able or willing
 
@@ -405,6 +412,11 @@ class NaiveFold:
         if self.level >= 3 and self.since_level_3 is None:
             self.since_level_3 = index if any(self.said.values()) else 0
         self.unreached = {one: times for one, times in self.unreached.items() if one in members}
+        if self.level >= 4 and self.agreed is None:
+            self.agreed = []
+        self.claimed = {one: claim for one, claim in self.claimed.items() if one in members}
+        self.contradicted = {one: found for one, found in self.contradicted.items() if one in members}
+        self.disagreeing = []
         self._decide(index, None)
 
     def _begin_leases(self, index: int) -> None:
@@ -540,6 +552,8 @@ class NaiveFold:
             node = (said.entry.get("config") or {}).get("node") or {}
             said.outside, said.control = node.get("outside"), node.get("control")
         said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}
+        if self.agreed is not None:
+            self.compare(author, node.get("digests"), said.index)
         self._reprice(author)
         began = said.index - 1 if said.applied is None else said.applied
         due = author == self.publisher and self.due_since is not None and began >= self.due_since
@@ -552,6 +566,52 @@ class NaiveFold:
         self._decide(said.index, said, gone=author if is_next_process else 0)
         if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
             self.last_published_ms = max(self.last_published_ms, said.published_ms)
+
+    def compare(self, author: int, claim: dict[str, Any] | None, index: int) -> None:
+        """What a status says that its author holds, and whether that is what most others hold."""
+        if claim is not None and [claim["index"]] == self.agreed[-1:]:
+            claim = {name: claim.get(name) for name in ("index", "state", "chain", "origin")}
+            self.claimed[author] = {name: value for name, value in claim.items() if value is not None}
+            here = {one: own for one, own in self.claimed.items() if own["index"] == claim["index"]}
+            for one, own in here.items():
+                chains, states = self.rivals(here, own, "chain"), self.rivals(here, own, "state")
+                before = self.contradicted.get(one, {"index": claim["index"]})
+                if chains[1]:
+                    self.contradicted[one] = {"index": before["index"], "what": "chain"}
+                elif states[1]:
+                    self.contradicted[one] = {"index": before["index"], "what": "state"}
+                elif 2 * sum(
+                    (it["state"], it["chain"]) == (own["state"], own["chain"]) for it in here.values()
+                ) > len(self.members):
+                    self.contradicted.pop(one, None)
+            if all(one in here for one in self.members if self.recent(one)):
+                groups: dict[str, list[int]] = {}
+                for one in sorted(here):
+                    groups.setdefault(here[one]["state"] + here[one]["chain"], []).append(one)
+                decided = all(
+                    any(self.rivals(here, own, what)) for what in ("chain", "state") for own in here.values()
+                )
+                self.disagreeing = [] if decided or len(groups) == 1 else [*groups.values()]
+        self.since_agreed += 1
+        if self.since_agreed >= 4 * len(self.members):
+            self.agreed.append(index)
+            self.since_agreed = 0
+
+    def rivals(self, here: dict[int, dict[str, Any]], own: dict[str, Any], what: str) -> tuple[bool, bool]:
+        """Whether a majority claims the same as ``own``, and whether one claims something else."""
+        voters: dict[str, set[frozenset[int]]] = {}
+        for one, claim in here.items():
+            voters.setdefault(claim[what], set()).add(self.kin(one))
+        most = [value for value, voting in voters.items() if len(voting) > len(self.members) / 2]
+        return most == [own[what]], bool(most) and most != [own[what]]
+
+    def kin(self, member: int) -> frozenset[int]:
+        """All members that are linked with one by snapshots that were restored."""
+        links = [{one, claim["origin"]} for one, claim in self.claimed.items() if "origin" in claim]
+        found = {member}
+        while more := [link for link in links if link & found and not link <= found]:
+            found = found.union(*more)
+        return frozenset(found)
 
     def _decide(self, index: int, said: Said | None, gone: int = 0) -> None:
         """``gone``: the member whose process that held before is no more."""
@@ -634,6 +694,8 @@ class NaiveFold:
             return named, "vacant"
         if self.lost_index(self.publisher):
             return named, "lost"
+        if self.publisher in self.contradicted:
+            return named, "contradicted"
         return named, "group" if self.publisher in eligible else "ineligible"
 
     # What it amounts to
@@ -688,7 +750,8 @@ class NaiveFold:
                 "skipped": dict(sorted(self.skipped.items())),
             }
             | self._leases()
-            | self._outside(),
+            | self._outside()
+            | self._compared(),
             separators=(",", ":"),
             ensure_ascii=False,
         )
@@ -708,6 +771,18 @@ class NaiveFold:
         if self.since_level_3 is None:
             return {}
         return {"outside": {"since": self.since_level_3, "unreached": dict(sorted(self.unreached.items()))}}
+
+    def _compared(self) -> dict[str, Any]:
+        if self.agreed is None:
+            return {}
+        told = {
+            "agreed": [0, *self.agreed][-1],
+            "statuses": self.since_agreed,
+            "claims": dict(sorted(self.claimed.items())),
+            "contradicted": dict(sorted(self.contradicted.items())),
+            "disagreeing": self.disagreeing,
+        }
+        return {"compared": told}
 
     def _record(self, member: int, statuses: list[str]) -> dict[str, Any]:
         newest = self.newest(member)

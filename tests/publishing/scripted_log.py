@@ -21,10 +21,10 @@ from typing import Any
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.documents import (
     Bandwidth,
+    ComparingReport,
     DestinationStatus,
     MetaStatus,
     RouterStatus,
-    SensingReport,
     StatusDocument,
     Tunnels,
 )
@@ -49,10 +49,10 @@ def destination(seed: int) -> str:
 
 def status(member: int, date: int, **changes: Any) -> StatusDocument:
     """A healthy member's status. ``headroom`` (percent of bandwidth left) sets the score: one percent
-    is 2,500 points. The other changes: applied, interval_ms, R, role, boot, outside, control, publishing,
-    mode, leaves, any field of `StatusDocument`."""
+    is 2,500 points. The other changes: applied, interval_ms, R, role, boot, outside, control, digests,
+    publishing,    mode, leaves, any field of `StatusDocument`."""
     free = changes.pop("headroom", 50)
-    node = SensingReport(
+    node = ComparingReport(
         applied=changes.pop("applied", None),
         interval_ms=changes.pop("interval_ms", 1000),
         R=changes.pop("R", 3),
@@ -60,6 +60,7 @@ def status(member: int, date: int, **changes: Any) -> StatusDocument:
         boot=changes.pop("boot", None),
         outside=changes.pop("outside", None),
         control=changes.pop("control", None),
+        digests=changes.pop("digests", None),
     )
     meta = MetaStatus(publishing=changes.pop("publishing", False), publish_config=changes.pop("mode", "auto"))
     leaves = tuple(

@@ -48,6 +48,10 @@ BOTH_WAYS = [("configuredTunnels", 0), ("currentTunnels", 0)]
 WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "destination_health"]
 
 
+def whats(naive: NaiveFold) -> list[str]:
+    return [found["what"] for found in naive.contradicted.values()]
+
+
 class Script:
     """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to.
     ``most``: ids are up to that; at most one less are members at the beginning. ``senses``: most of them say
@@ -73,6 +77,8 @@ class Script:
         self.senses = senses
         self.sensing = 0.95 if senses else chance.choice([0, 0.5, 0.95])
         self.outage = 3  # how many tests have failed in a row, most members say
+        self.held: dict[int, tuple[int, int]] = {}
+        self.origins: dict[int, int | None] = {}
         self.bootless = chance.random() < 0.1
         self.rates: dict[str, float] = {}  # how often a figure is reported, if less than usually
         if chance.random() < 0.7:
@@ -82,9 +88,9 @@ class Script:
     def run(self) -> Counter[str]:
         """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
         count = self.chance.choice([1, 2, 3, 3, 4, 5] if self.most == 6 else range(6, self.most))
-        self.level = OUTSIDE if self.senses else self.chance.choice([0, 0, 0, 1, 2, 3, 3])
+        self.level = OUTSIDE if self.senses else self.chance.choice([0, 0, 0, 1, 2, 3, 3, 4, 4])
         self.configure(sorted(self.chance.sample(range(1, self.most), count)))
-        found = 0
+        found, wrong = 0, list[str]()
         for _ in range(self.length):
             before = self.naive.publisher, self.naive.due_since
             counting = self.naive.counting() if self.level >= 3 else []
@@ -110,6 +116,11 @@ class Script:
                 self.seen["silent, and held at level 2"] += bool(silent)
                 self.seen["lost"] += any(map(self.naive.lost_index, self.naive.members))
                 self.seen["a longer lease may run"] += lease["before_ms"] > 0
+            self.seen["contradicted chain"] += "chain" in whats(self.naive)
+            self.seen["contradicted state"] += "state" in whats(self.naive)
+            self.seen["disagreeing"] += bool(self.naive.disagreeing)
+            self.seen["no longer contradicted"] += bool(wrong and not whats(self.naive))
+            wrong = whats(self.naive)
             self.seen["other figures count"] += bool(counting) and counting != self.naive.counting()
             if self.naive.level >= 3:
                 unreached = self.naive.unreached
@@ -129,7 +140,7 @@ class Script:
         self.term += self.chance.random() < 0.05
         what = self.chance.random()
         if what < 0.01:
-            self.level = max(self.level, self.chance.choice([0, 1, 2, 3]))
+            self.level = max(self.level, self.chance.choice([0, 1, 2, 3, 4]))
             self.configure([*self.naive.members])
         elif what < 0.03:
             self.configure(self.another_membership())
@@ -256,6 +267,8 @@ class Script:
             node["outside"] = self.outside()
         if chance.random() < 0.3:
             node["control"] = HASHES[19]
+        if self.level >= 4 and chance.random() < 0.9:
+            node["digests"] = self.digests(member)
         publishing: bool | None = self.naive.publisher == member and self.naive.due_since is not None
         if chance.random() > self.honest:
             publishing = chance.choice([True, False])
@@ -286,6 +299,19 @@ class Script:
         if chance.random() < 0.05:
             self.quality[member] = chance.randrange(101)
         return entry
+
+    def digests(self, member: int) -> dict[str, Any]:
+        """What a member says that it holds; a few hold something else, or have restored another's state."""
+        chance = self.chance
+        if chance.random() < 0.02:
+            self.held[member] = chance.choice([(0, 0), (0, 0), (0, 1), (1, 1)])
+        if chance.random() < 0.01:
+            self.origins[member] = chance.choice([None, None, None, member, 1, 3])
+        agreed = [0, *(self.naive.agreed or [])][-1]
+        state, chain = self.held.get(member, (0, 0))
+        claim: dict[str, Any] = {"index": chance.choice([agreed] * 12 + [agreed + 1, 0])}
+        claim |= {"state": f"{state:032x}", "chain": f"{chain:032x}"}
+        return claim | ({"origin": self.origins[member]} if self.origins.get(member) else {})
 
     def is_reported(self, name: str, usually: float) -> bool:
         return self.chance.random() < min(self.rates.get(name, 1), usually)
@@ -352,6 +378,7 @@ HAPPENS = {
     *("lost", "released", "removed, and held at level 2", "silent, and held at level 2"),
     "other figures count",
     *("unreached", "unreached again", "reached again"),
+    *("contradicted", "contradicted chain", "contradicted state", "disagreeing", "no longer contradicted"),
     *("not banned", "not on the access list", "in the past", "the farm's own"),
     *("a longer lease may run", "former process", "another term", "another naming", "another change"),
 }

@@ -46,7 +46,7 @@ def saved(path: Path, application: str = "log", state: bytes | None = None, **fi
     log = LogApplication()
     log.apply(6, 2, b"entry")
     state = log.snapshot() if state is None else state
-    made = Snapshot(b"farm-id-16-bytes", application, 5, 12, 3, OLD, EVER, 10, state, origin)
+    made = Snapshot(b"farm-id-16-bytes", application, 5, 12, 3, OLD, EVER, 10, state, saved=origin)
     made = msgspec.structs.replace(made, **fields)
     path.write_bytes(b"".join(encode_snapshot(made)))
     return made

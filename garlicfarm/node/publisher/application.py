@@ -13,6 +13,7 @@ import trio
 from garlicfarm.application import Application, ApplicationContext, LeaseUser, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
 from garlicfarm.config.model import PRESET_RETIRE_TIMEOUTS_S
+from garlicfarm.digests import Contradicted, Digests
 from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import OUTSIDE
@@ -65,6 +66,17 @@ class PublisherApplication(Application, LeaseUser):
 
     def check_configuration(self, section: FarmSection, config: Config) -> None:
         check_publishers(section, config)
+
+    def agreed_index(self) -> int:
+        return self.fold.agreed_index
+
+    def claimed(self, member: int) -> Digests | None:
+        claim = self.fold.claim(member)
+        return None if claim is None else Digests(claim.index, claim.state, claim.chain, claim.origin or 0)
+
+    def contradicted(self, member: int) -> Contradicted:
+        found = self.fold.contradicted(member)
+        return "" if found is None else found.what
 
     # ------------------------------------------------------------------ the tasks
 
@@ -181,6 +193,7 @@ class PublisherApplication(Application, LeaseUser):
             metrics.count_publisher_refused(name, row["refused"])
             for target, is_up in row["targets"].items():
                 metrics.set_target_up(name, target, is_up)
+        metrics.set_contradicted(map(self.contradicted, self.fold.members), self.fold.disagreeing)
         metrics.farm_problems.set(len(self._problems(self._troubles(publishers))))
 
     def _describe(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import trio
 
 from garlicfarm._version import __version__, revision
 from garlicfarm.application import ApplicationContext
+from garlicfarm.digests import Digests
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
@@ -25,6 +26,7 @@ from garlicfarm.node.publisher.remote_sensing import RemoteSensing
 from garlicfarm.publishing.documents import (
     FAILED,
     DestinationStatus,
+    DigestReport,
     MemberTest,
     NodeReport,
     RouterStatus,
@@ -161,6 +163,7 @@ class StatusReporter:
             remote_destinations=self._remote.destinations or None,
             remote_meta=self._remote.meta,
             control=None if router is None or router.control is None else encode(router.control),
+            digests=None if context.digests is None else _digest_report(context.digests),
         )
 
     def can_test(self, hash_: bytes) -> bool:
@@ -233,6 +236,10 @@ class StatusReporter:
 
 def _both_ways(tunnels: Tunnels | None) -> Tunnels | None:
     return None if tunnels is None or None in (tunnels.in_, tunnels.out) else tunnels
+
+
+def _digest_report(held: Digests) -> DigestReport:
+    return DigestReport(index=held.index, state=held.state, chain=held.chain, origin=held.origin or None)
 
 
 def _program() -> dict[str, object]:

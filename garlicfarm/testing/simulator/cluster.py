@@ -16,7 +16,7 @@ import msgspec
 from garlicfarm.application import StateMachine
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
 from garlicfarm.extensions import LEASE, PRE_VOTE, READ_INDEX, TIMEOUT_NOW
-from garlicfarm.levels import HIGHEST
+from garlicfarm.levels import OUTSIDE
 from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role, SnapshotMeta
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_storage import Stored
@@ -68,7 +68,8 @@ class SimulatedCluster:
     the answer to a request, ``answer_timeout_ms`` to a read, ``client_timeout_ms`` a client to anything."""
 
     genesis_level = 0
-    highest_level = HIGHEST
+    highest_level = OUTSIDE
+    """Of the levels that administrators raise the farm to. Seeds of mutants depend on it."""
     rpc_timeout_ms = 400
     answer_timeout_ms = 1_000
     client_timeout_ms = 1_000

@@ -34,6 +34,7 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.log_application import LogApplication
 from garlicfarm.testing.simulator.clients import Administrator, Client, Proposer, Reader
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
+from garlicfarm.testing.simulator.comparing_simulation import ComparingSimulation
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
@@ -117,7 +118,7 @@ class Simulation(SimulatedCluster):
         return calm and all(member.applied >= self._fresh_index for member in now)
 
 
-_KINDS = ("leader-kills", "publisher", "outside")
+_KINDS = ("leader-kills", "publisher", "outside", "comparing")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--outside", action="store_true", help="simulate publishing, and what is measured of it"
+    )
+    parser.add_argument(
+        "--comparing",
+        action="store_true",
+        help="simulate publishing, and a member that is wrong",
     )
     parser.add_argument("--leader-kills", action="store_true", help="kill the leaders of three publishers")
     parser.add_argument("--preset", choices=sorted(PRESETS), help="timing, interval and lease of both")
@@ -155,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_ms: list[int] = []
     for seed in range(options.first, options.first + options.seeds):
         simulation: Simulation | PublisherSimulation
-        if options.outside:
+        if options.comparing:
+            simulation = ComparingSimulation(seed, options.nodes, setting)
+        elif options.outside:
             simulation = OutsideSimulation(seed, options.nodes, setting)
         elif options.leader_kills:
             simulation = LeaderKills(seed, setting, on_statuses=bool(options.R))

@@ -44,6 +44,7 @@ class FakeContext:
             publisher=(table,),
         )
         self.raft_status = lambda: SimpleNamespace(term=1, role=SimpleNamespace(value="leader"), commit=1)
+        self.digests = None
         self.router: Router | None = None
         self.admin_url: str | None = None
         self.log = SimpleNamespace(warning=self._note, error=self._note, info=self._note)

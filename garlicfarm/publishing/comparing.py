@@ -1,0 +1,79 @@
+"""What members say that they hold at the agreed index, and when most contradict one of them (D26).
+
+A member that restored another one's snapshot holds what that one held, right or wrong. So members that are
+linked in this way have one vote between them, and a wrong state that was handed on makes no majority.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from garlicfarm.publishing.documents import DigestReport
+from garlicfarm.publishing.fold_state import ComparedState, Contradiction
+
+STATUSES_EACH = 4
+"""After so many statuses for each member, another index is agreed: each member has told its digests at the
+one before."""
+
+_Value = TypeVar("_Value")
+
+
+def compare(compared: ComparedState, members: Collection[int], recent: Collection[int]) -> set[int]:
+    """Compare the claims of ``members`` at the agreed index. Returns those of which something else is known
+    now."""
+    index = compared.agreed
+    claims = {one: claim for one, claim in compared.claims.items() if claim.index == index}
+    roots = _roots(compared.claims)
+    least = len(members) // 2 + 1
+    chain = _most(claims, roots, least, lambda claim: claim.chain)
+    state = _most(claims, roots, least, lambda claim: claim.state)
+    together = Counter((claim.state, claim.chain) for claim in claims.values())
+    changed = set()
+    for member, claim in claims.items():
+        known = compared.contradicted.get(member)
+        since = index if known is None else known.index
+        found = known
+        if chain is not None and claim.chain != chain:
+            found = Contradiction(since, "chain")
+        elif state is not None and claim.state != state:
+            found = Contradiction(since, "state")
+        elif together[claim.state, claim.chain] >= least:  # votes or not: nobody contradicts them any more
+            found = None
+        if found != known:
+            changed.add(member)
+            compared.contradicted.pop(member, None)
+            if found is not None:
+                compared.contradicted[member] = found
+    if {*recent} <= claims.keys():
+        groups: dict[tuple[str, str], tuple[int, ...]] = {}
+        for member in sorted(claims):
+            held = claims[member].state, claims[member].chain
+            groups[held] = (*groups.get(held, ()), member)
+        is_decided = chain is not None and state is not None
+        compared.disagreeing = () if is_decided or len(groups) < 2 else tuple(groups.values())
+    return changed
+
+
+def _most(
+    claims: Mapping[int, DigestReport],
+    roots: Mapping[int, int],
+    least: int,
+    value_of: Callable[[DigestReport], _Value],
+) -> _Value | None:
+    """The value with ``least`` votes, None: there is none."""
+    votes: dict[_Value, set[int]] = {}
+    for member, claim in claims.items():
+        votes.setdefault(value_of(claim), set()).add(roots[member])
+    return next((value for value, whose in votes.items() if len(whose) >= least), None)
+
+
+def _roots(claims: Mapping[int, DigestReport]) -> dict[int, int]:
+    """Each member with the one that stands for all that it is linked with."""
+    roots = {one: one for one in {*claims, *(claim.origin for claim in claims.values() if claim.origin)}}
+    for member, claim in claims.items():
+        if claim.origin:
+            joined, into = roots[member], roots[claim.origin]
+            roots = {one: into if root == joined else root for one, root in roots.items()}
+    return roots

@@ -1,0 +1,87 @@
+"""Three real nodes, one of which comes to hold something else than the others, and is repaired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.errors import ProposalDropped
+from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.publisher import PublisherApplication
+from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.testing import cluster as memory_cluster
+from tests.node.support.cluster import STEADY, Cluster, cluster, simulated_member
+
+
+def fold_of(nodes: Cluster, node_id: int) -> PublisherFold:
+    application = nodes.replica(node_id).application
+    assert isinstance(application, PublisherApplication)
+    return application.fold
+
+
+async def until_contradicted(nodes: Cluster, found: dict[int, str], among: tuple[int, ...]) -> None:
+    """All these nodes know that of members that most others contradict."""
+    with trio.fail_after(240):
+        for node_id in among:
+            farm, fold = nodes.replica(node_id), fold_of(nodes, node_id)
+            while True:
+                known = {one: fold.contradicted(one) for one in fold.members}
+                if {one: each.what for one, each in known.items() if each} == found:
+                    break
+                await farm.wait_applied(farm.applied_index)
+
+
+def view_of(nodes: Cluster, node_id: int) -> FarmAdminView:
+    view = nodes.node(node_id).farms["farm"]
+    assert isinstance(view, FarmAdminView)
+    return view
+
+
+async def test_leader_with_a_wrong_state_hands_over_and_is_repaired_by_a_snapshot(tmp_path: Path) -> None:
+    members = {node_id: simulated_member(node_id, publishers=()) for node_id in (1, 2, 3)}
+    plan: dict[str, Any] = {"application": "publisher"}
+    async with cluster(tmp_path, 3, raft=STEADY, start=False, members=members, **plan) as nodes:
+        nodes.favour(1)
+        await nodes.start()
+        wrong = await nodes.leader()
+        others = tuple(one for one in (1, 2, 3) if one != wrong)
+        await view_of(nodes, wrong).administer("interval", {"ms": 1000}, "alice")
+        fold_of(nodes, wrong).state.skipped["a flipped bit"] = 1
+        await until_contradicted(nodes, {wrong: "state"}, others)
+        with trio.fail_after(120):
+            while (leader := await nodes.leader()) == wrong:
+                await nodes.replica(wrong).core.wait_leader_change()
+        status = view_of(nodes, leader).status()
+        assert any("`garlicfarm member repair`" in problem for problem in status["problems"])
+
+        with pytest.raises(ProposalDropped, match="leads-itself"):
+            await view_of(nodes, leader).repair("alice")
+        with trio.fail_after(120):
+            index = await view_of(nodes, wrong).repair("alice")
+        assert fold_of(nodes, wrong).skipped == fold_of(nodes, leader).skipped
+        assert nodes.replica(wrong).store.origin() in others
+        await until_contradicted(nodes, {}, (1, 2, 3))
+        assert nodes.replica(wrong).applied_index > index
+        held = {one: nodes.replica(one).digests for one in (1, 2, 3)}
+        assert held[wrong] is not None
+        assert held[wrong].origin in others
+        assert [held[one] is not None and held[one].origin for one in others] == [0, 0]
+
+        await nodes.stop(wrong)
+        await nodes.start(wrong)
+        with trio.fail_after(120):
+            while nodes.replica(wrong).digests is None:
+                await nodes.replica(wrong).wait_applied(nodes.replica(wrong).applied_index)
+        again = nodes.replica(wrong).digests
+        assert again is not None
+        assert again.origin in others
+        await until_contradicted(nodes, {}, (1, 2, 3))
+
+
+async def test_member_of_a_farm_that_does_not_compare_is_not_repaired() -> None:
+    async with memory_cluster(1) as nodes:
+        with pytest.raises(ProposalDropped, match="not-compared"):
+            await nodes.replica(await nodes.leader()).repair()
