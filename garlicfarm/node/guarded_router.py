@@ -47,7 +47,7 @@ class GuardedRouter(Router):
                     self.is_tried.set()
                     await trio.sleep_forever()
             except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
-                self._tell("__aenter__", group)
+                self._on_defect("__aenter__", group)
             finally:
                 self._is_entered = False
                 self.is_tried.set()
@@ -61,7 +61,7 @@ class GuardedRouter(Router):
             if control is not None and not (isinstance(control, bytes) and len(control) == HASH_BYTES):
                 raise TypeError("control is no hash of 32 bytes")
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            self._tell("control", error)
+            self._on_defect("control", error)
             return None
         return control
 
@@ -71,7 +71,7 @@ class GuardedRouter(Router):
         try:
             return self._plugin.measures_served is True
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            self._tell("measures_served", error)
+            self._on_defect("measures_served", error)
             return False
 
     async def answer_tests(self) -> None:
@@ -126,11 +126,11 @@ class GuardedRouter(Router):
         except (RouterError, NotSupported, trio.TooSlowError):
             raise
         except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-            raise RouterError(self._tell(method, error)) from None
+            raise RouterError(self._on_defect(method, error)) from None
         self._defects.pop(method, None)
         return answer
 
-    def _tell(self, method: str, error: BaseException) -> str:
+    def _on_defect(self, method: str, error: BaseException) -> str:
         """Tell a defect, once; the sentence."""
         found = first_error(error)
         defect = (

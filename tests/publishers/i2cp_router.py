@@ -132,7 +132,8 @@ class FakeRouter:
                 payload = body[:2] + bytes(4) + rest[:-4]  # a message id in place of the nonce
                 await send(self.by_destination[destination], 31, payload)
             elif type_ == CREATE_SESSION:
-                self.by_destination[split_destination(body)[0]] = stream
+                if self.carries:
+                    self.by_destination[split_destination(body)[0]] = stream
                 status = self.statuses.pop(0) if self.statuses else 1
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
                 if status == 1 and self.asks_after_s is not None:
