@@ -218,6 +218,11 @@ class Streams:
         known = sorted(found for stream in open_ if (found := stream.round_trip_s) is not None)
         return known[(len(known) - 1) // 2] if known else None
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits for `take_payloads` or `take_events`."""
+        return bool(self._changed or self._events or self._answers)
+
     def use_keys(self, keys: Keys) -> None:
         """They sign for the streams that are opened from now on, for the same destination."""
         self._shared = msgspec.structs.replace(self._shared, keys=keys)
