@@ -82,7 +82,7 @@ class PeerWindow:
     flight.
     """
 
-    LIMIT = 128
+    LIMIT = 192
     MIN_SHARE = 2
 
     def __init__(self) -> None:
