@@ -1,8 +1,8 @@
 """A TCP connection at the cost of one system call for each of many small pieces.
 
 `trio.SocketStream` lets all other tasks have a turn after each piece, even one that the socket has taken at
-once, and tries to receive before it waits. Where peers' packets pass one by one, that costs more than all that
-is done with them.
+once, and tries to receive before it waits. Where peers' packets pass one by one, that costs more than all
+that is done with them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ RECEIVE_BYTES = 1 << 16
 class PromptStream(trio.abc.HalfCloseableStream):
     """``stream``: a connection, which belongs to this from now on. One task may send and another receive.
 
-    `send_all` is no turn of other tasks where the socket takes all at once: a loop around it must end, or wait
-    for something else. `receive_some` is one, as ever.
+    `send_all` is no turn of other tasks where the socket takes all at once: a loop around it must end, or
+    wait for something else. `receive_some` is one, as ever.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:

@@ -57,8 +57,8 @@ def decode_payload(payload: bytes) -> Payload:
 
 
 def _stored(payload: bytes) -> bytes | None:
-    """The data of a gzip that is nothing but one stored block, as `encode_payload` and i2pd write it; None: it
-    is another one, or wrong."""
+    """The data of a gzip that is nothing but one stored block, as `encode_payload` and i2pd write it; None:
+    it is another one, or wrong."""
     size = len(payload) - _DATA_AT - _TAIL.size
     if not 0 <= size <= MAX_PACKET_BYTES or payload[_FLAGS_AT]:
         return None
