@@ -1,8 +1,8 @@
 """What a service inside I2P carries, published through the plugin i2cp and by i2pd's own server tunnel.
 
-A private network of real i2pd routers: one serves, one is the client's, the others store LeaseSets and are the
-hops of tunnels, if there are any. The same program answers behind both ways; the same router leads to both.
-The ways take turns, and each pair of runs is one ratio: other work on the machine slows both.
+A private network of real i2pd routers: one serves, one is the client's, the others store LeaseSets and are
+the hops of tunnels, if there are any. The same program answers behind both ways; the same router leads to
+both. The ways take turns, and each pair of runs is one ratio: other work on the machine slows both.
 
 * ``down``, ``up``: one stream, from the service and to it.
 * ``few``, ``many``: 20 and 50 streams at once from the service.
@@ -15,8 +15,9 @@ figures. The plugin runs alone in its process, so that nothing else of a node co
 
 Prints a line of JSON for each transfer, and a table of medians. Exit code 1: a bound was missed: the median
 of the ratios is below that of `RATIO_AT_LEAST`, or a byte was wrong, or missing after 2 minutes (``lossy``:
-20). The tunnel itself may hang, at ``many`` above all: i2pd 2.45.1 drops what its link cannot pass on at once, and the router
-that has missed too many packets of a session can decrypt no more of it. Then there is no ratio.
+20). The tunnel itself may hang, with many streams above all: i2pd 2.45.1 drops what its link cannot pass on
+at once, and the router that has missed too many packets of a session can decrypt no more of it. Then there is
+no ratio.
 """
 
 from __future__ import annotations
@@ -382,8 +383,8 @@ def missed(told: Sequence[Run]) -> list[str]:
 
 
 def ratios(told: Sequence[Run]) -> dict[str, float]:
-    """The median of what the plugin's throughput divided by the tunnel's is in each pair of runs that carried all
-    bytes, by transfer."""
+    """By transfer: the median of the plugin's throughput divided by the tunnel's,
+    of the pairs of runs that both carried all bytes."""
     found = {}
     for transfer in dict.fromkeys(run.transfer for run in told):
         tunnel, plugin = ([run for run in told if (run.way, run.transfer) == (way, transfer)] for way in WAYS)
