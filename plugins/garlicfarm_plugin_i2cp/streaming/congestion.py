@@ -82,7 +82,7 @@ class PeerWindow:
     flight.
     """
 
-    LIMIT = 192
+    LIMIT = 128
     MIN_SHARE = 2
 
     def __init__(self) -> None:

@@ -35,11 +35,6 @@ class Turns:
         """Whether `take` may have something to send, whatever the time."""
         return bool(self._touched or self._answers)
 
-    @property
-    def answers(self) -> int:
-        """How many wait."""
-        return len(self._answers)
-
     def touch(self, incoming: Incoming) -> None:
         """The stream may have something to send, or another time to wake."""
         self._touched[incoming] = None
