@@ -16,6 +16,7 @@ from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
 from garlicfarm.publisher import ClockReading
+from garlicfarm_plugin_i2cp.prompt_stream import open_prompt_stream
 
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
@@ -155,7 +156,7 @@ def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddre
                 "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
             ]
         )
-    return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login)
+    return RouterAddress(address, partial(open_prompt_stream, host, number), login)
 
 
 def may_have_ml_kem(version: str) -> bool:

@@ -307,15 +307,17 @@ class ServiceKeeper:
     async def _receive(self, connection: Connection, session: ServiceSession) -> NoReturn:
         while True:
             message = await connection.receive()
+            now_s = trio.current_time()
+            if isinstance(message, MessagePayload):
+                session.on_heard(now_s)
+                self.received.add(len(message.payload), now_s)
+                self._clients.on_payload(message.payload)
+                continue
             if isinstance(message, SetDate):
                 self.router_date = connection.date
                 connection.check_clock(message)
-            session.receive(message, trio.current_time())
-            if isinstance(message, MessagePayload):
-                self.received.add(len(message.payload), trio.current_time())
-                self._clients.on_payload(message.payload)
-            else:
-                self._wake.set()
+            session.receive(message, now_s)
+            self._wake.set()
 
     async def _find_ml_kem(self, connection: Connection, session: ServiceSession) -> None:
         """Look whether the router has it, until it has shown that, and have a session that clients do not

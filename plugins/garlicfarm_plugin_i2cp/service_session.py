@@ -182,6 +182,10 @@ class ServiceSession:
 
     # ------------------------------------------------------------------ what the router sends and gets
 
+    def on_heard(self, now_s: float) -> None:
+        """The router lives: it has sent something that is not for `receive`."""
+        self._heartbeat.on_heard(now_s)
+
     def receive(self, message: Message, now_s: float) -> None:
         """A message of the router's came; `advance` comes next."""
         self._heartbeat.on_heard(now_s)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import trio
 
-from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, missed, pattern, ratios
+from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, missed, pattern, ratios, table
 
 
 def runs(seconds: Mapping[str, Sequence[float]], transfer: str = "down", *, wrong: int = 0) -> list[Run]:
@@ -31,8 +31,8 @@ def runs(seconds: Mapping[str, Sequence[float]], transfer: str = "down", *, wron
 @pytest.mark.parametrize(
     ("plugin_s", "found"),
     [
-        ([19.0, 20.0, 90.0], []),
-        ([19.0, 25.0, 25.0], ["down: 0.40 of the tunnel's throughput, at least 0.5"]),
+        ([9.0, 20.0, 90.0], []),
+        ([9.0, 25.0, 90.0], ["down: 0.40 of the tunnel's throughput, at least 0.5"]),
     ],
 )
 def test_plugin_must_carry_half_of_what_the_tunnel_does(plugin_s: list[float], found: list[str]) -> None:
@@ -53,8 +53,14 @@ def test_wrong_byte_of_the_plugin_is_a_missed_bound() -> None:
 def test_tunnel_that_hangs_leaves_no_ratio() -> None:
     told = runs({"tunnel": [120.0]}, wrong=49) + runs({"plugin": [10.0]})
     assert missed(told) == []
-    told = runs({"tunnel": [120.0]}, wrong=49) + runs({"tunnel": [10.0], "plugin": [10.0]})
-    assert ratios(told) == {"down": 1.0}
+    assert table(told).row_count == 2
+    told += runs({"tunnel": [10.0], "plugin": [20.0]})
+    assert ratios(told) == {"down": 0.5}
+
+
+def test_ratio_is_of_the_runs_that_followed_each_other() -> None:
+    told = runs({"tunnel": [10.0, 100.0, 10.0], "plugin": [5.0, 50.0, 5.0]})
+    assert ratios(told) == {"down": 2.0}
 
 
 @pytest.mark.parametrize("fault", ["none", "another byte", "another stream's", "cut short", "reset"])

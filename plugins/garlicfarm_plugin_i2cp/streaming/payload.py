@@ -28,6 +28,8 @@ _PORTS_AT = 4
 _HEAD = struct.Struct(">3sBHHBB")
 _STORED = struct.Struct("<BHH")
 _TAIL = struct.Struct("<II")
+_FLAGS_AT = 3
+_DATA_AT = _HEAD.size + _STORED.size
 _FINAL_STORED = 1
 _FASTEST = 2
 _WINDOW_BITS_OF_GZIP = 31
@@ -47,6 +49,26 @@ def decode_payload(payload: bytes) -> Payload:
     that is ever decompressed."""
     if not payload.startswith(_GZIP):
         raise ValueError("not gzip")
+    data = _stored(payload)
+    if data is None:
+        data = _decompress(payload)
+    from_port, to_port, protocol = _PORTS.unpack_from(payload, _PORTS_AT)
+    return Payload(from_port, to_port, protocol, data)
+
+
+def _stored(payload: bytes) -> bytes | None:
+    """The data of a gzip that is nothing but one stored block, as `encode_payload` and i2pd write it; None:
+    it is another one, or wrong."""
+    size = len(payload) - _DATA_AT - _TAIL.size
+    if not 0 <= size <= MAX_PACKET_BYTES or payload[_FLAGS_AT]:
+        return None
+    if _STORED.unpack_from(payload, _HEAD.size) != (_FINAL_STORED, size, 0xFFFF - size):
+        return None
+    data = payload[_DATA_AT : -_TAIL.size]
+    return data if _TAIL.unpack_from(payload, _DATA_AT + size) == (zlib.crc32(data), size) else None
+
+
+def _decompress(payload: bytes) -> bytes:
     decoder = zlib.decompressobj(_WINDOW_BITS_OF_GZIP)
     try:
         data = decoder.decompress(payload, MAX_PACKET_BYTES)
@@ -57,8 +79,7 @@ def decode_payload(payload: bytes) -> Payload:
                 raise ValueError("the gzip is truncated")
     except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from None
-    from_port, to_port, protocol = _PORTS.unpack_from(payload, _PORTS_AT)
-    return Payload(from_port, to_port, protocol, data)
+    return data
 
 
 def encode_payload(data: bytes, from_port: int, to_port: int) -> bytes:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from garlicfarm_plugin_i2cp.streaming.byte_queue import ByteQueue
 from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, PeerWindow, RoundTrip
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, SYNCHRONIZE
@@ -59,7 +60,7 @@ class SendHalf:
         self._limit = limit
         self._pool = pool
         self._peer = peer
-        self._buffer = bytearray()
+        self._buffer = ByteQueue()
         self._in_flight: dict[int, Sent] = {}
         self._in_flight_bytes = 0
         self._suspects: dict[int, Sent] = {}
@@ -78,7 +79,7 @@ class SendHalf:
     def write(self, data: bytes) -> int:
         """Take as much as there is room for; how much that was."""
         taken = min(len(data), self._pool.room(len(self._buffer), self._limit))
-        self._buffer += data if taken == len(data) else memoryview(data)[:taken]
+        self._buffer.append(data[:taken])
         self._pool.used += taken
         return taken
 
@@ -207,9 +208,7 @@ class SendHalf:
         if self.next_sequence == 0:
             sent = Sent(0, SYNCHRONIZE, b"")
         elif self._buffer:
-            data = bytes(memoryview(self._buffer)[: self._max_data])
-            del self._buffer[: len(data)]
-            sent = Sent(self.next_sequence, 0, data)
+            sent = Sent(self.next_sequence, 0, self._buffer.take(self._max_data))
         elif self.is_closing:
             self._close_sent = True
             sent = Sent(self.next_sequence, CLOSE, b"")

@@ -54,6 +54,7 @@ from typing import NoReturn, Protocol
 import trio
 
 from garlicfarm.errors import PublisherError
+from garlicfarm_plugin_i2cp.prompt_stream import PromptStream
 from garlicfarm_plugin_i2cp.streaming.http_inlet import HttpInlet
 from garlicfarm_plugin_i2cp.streaming.http_requests import HttpRules, RequestRefused
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, ByteLimit, Limits
@@ -76,7 +77,7 @@ STALL_TIMEOUT_S = 600.0
 DROP_TIMEOUT_S = 30.0
 """As long as the rest of what a client sends is dropped once the service has closed."""
 LAST_BYTES_PART = 4
-CHUNK_BYTES = 16_384
+CHUNK_BYTES = 1 << 15
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -155,7 +156,7 @@ class StreamServer:
         """Of the connections, those whose streams have ended."""
         self._outbox: Outbox | None = None
         self._nursery: trio.Nursery | None = None
-        self._pause = trio.CancelScope()
+        self._touched = trio.Event()
         self._failures = 0
         self._problem = ""
 
@@ -268,16 +269,18 @@ class StreamServer:
                 self._nursery.start_soon(targets.run)
             try:
                 while True:
-                    with trio.CancelScope() as self._pause:
-                        self._pause.deadline = self._exchange()
-                        await trio.sleep_forever()
+                    with trio.CancelScope() as timer:
+                        while True:
+                            self._touched = trio.Event()
+                            timer.deadline = self._exchange()
+                            await self._touched.wait()
             finally:
                 self._nursery = None
                 self.reset_all()
 
     def _wake(self) -> None:
         """The core was touched."""
-        self._pause.cancel()
+        self._touched.set()
 
     def _exchange(self) -> float:
         """Do what the core wants done now. Returns when to call this again, on Trio's clock; without room,
@@ -388,8 +391,9 @@ class StreamServer:
         is_whole = False
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._carry_in, connection, service, first)
-                nursery.start_soon(self._carry_out, connection, service)
+                prompt = PromptStream(service)
+                nursery.start_soon(self._carry_in, connection, prompt, first)
+                nursery.start_soon(self._carry_out, connection, prompt)
             is_whole = not connection.scope.cancel_called
         finally:
             if not is_whole:
@@ -413,13 +417,15 @@ class StreamServer:
         await trio.sleep_forever()
         raise AssertionError("cancelled")
 
-    async def _carry_in(self, connection: _Connection, service: trio.SocketStream, data: bytes) -> None:
+    async def _carry_in(self, connection: _Connection, service: PromptStream, data: bytes) -> None:
         """From the client to the service; ``data``: what has been read already."""
         read = partial(self._read, connection) if connection.inlet is None else connection.inlet.read
         try:
             while data := data or await read():
-                with trio.fail_after(STALL_TIMEOUT_S):
-                    await service.send_all(data)
+                data = data[service.send_now(data) :]
+                if data:
+                    with trio.fail_after(STALL_TIMEOUT_S):
+                        await service.send_all(data)
                 data = b""
             await service.send_eof()
         except RequestRefused as refused:
@@ -449,7 +455,8 @@ class StreamServer:
         while not (data := stream.read(CHUNK_BYTES)) and not stream.is_at_eof:
             connection.readable = trio.Event()
             await connection.readable.wait()
-        self._wake()  # there is more room for what the client sends
+        if self._streams.has_work:  # it tells the client that there is more room
+            self._wake()
         await self._slow(connection, len(data))
         return data
 
@@ -463,11 +470,11 @@ class StreamServer:
                 self.refused["slowed"] += 1
             await trio.sleep_until(pass_s)
 
-    async def _carry_out(self, connection: _Connection, service: trio.SocketStream) -> None:
+    async def _carry_out(self, connection: _Connection, service: PromptStream) -> None:
         """From the service to the client."""
         has_answered = False
         try:
-            while data := bytes(await service.receive_some(CHUNK_BYTES)):
+            while data := await service.receive_some(CHUNK_BYTES):
                 has_answered = True
                 await self._slow(connection, len(data))
                 await self._write(connection, data)

@@ -18,13 +18,11 @@ Source: I2P's streaming specification; streaming documentation, "Setup", "Ping /
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import chain, count, islice
+from itertools import chain, islice
 from random import Random
 
 import msgspec
@@ -32,6 +30,7 @@ import msgspec
 from garlicfarm.i2p.destination import signing_key
 from garlicfarm.i2p.signing import Verifier
 from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
+from garlicfarm_plugin_i2cp.streaming.incoming import Incoming, Peer
 from garlicfarm_plugin_i2cp.streaming.limits import (
     DEFAULT_LIMITS,
     BufferPool,
@@ -62,6 +61,7 @@ from garlicfarm_plugin_i2cp.streaming.stream import (
     Shared,
     Stream,
 )
+from garlicfarm_plugin_i2cp.streaming.turns import Turns
 
 EARLY_S = 10.0
 """How long packets wait for their SYN (i2pd)."""
@@ -70,8 +70,6 @@ MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
 LATE_ANSWER_S = 1.0
 """Between two answers of one tombstone."""
-MAX_ANSWERS = 2048
-"""That wait, beside the packets of streams."""
 MAX_SIGNATURES_OF_A_STREAM = 16
 """That are verified after its SYN. It needs one."""
 ACTIVE_S = (0.0, 8.0, 20.0)
@@ -93,9 +91,6 @@ LATELY_S = 60.0
 MAX_ADDRESSED = 256
 """Peers at once."""
 _HASH_WORDS = 8
-_FEW_TIMERS = 64
-_PACKETS_IN_TURN = 16
-"""What one stream may send before the next may."""
 
 
 class _RefusedError(Exception):
@@ -108,42 +103,11 @@ class _Early(msgspec.Struct, frozen=True):
     until_s: float
 
 
-@dataclass(slots=True, eq=False)
-class _Peer:
-    """``streams``: by the peer's ids, tombstones too; ``window``: of the ``open`` ones together."""
-
-    open: int = 0
-    streams: dict[int, _Incoming] = field(default_factory=dict)
-    window: PeerWindow = field(default_factory=PeerWindow)
-
-
-@dataclass(slots=True, eq=False)
-class _Incoming:
-    """A stream until it is forgotten. ``is_known``: its peer was served before. ``places``: those that it has
-    one of, until it has ended. ``is_served``: the application was told of it. ``signatures``: how many were
-    verified. ``wake_s``: its timer. Of a tombstone: it is forgotten at ``until_s``; RESET answers as often as
-    ``resets`` says, or the payload ``last_ack`` does, or nothing, again from ``answers_s`` on."""
-
-    stream: Stream
-    peer_hash: bytes
-    verifiers: tuple[Verifier, Verifier]
-    is_known: bool
-    places: dict[_Incoming, None]
-    is_served: bool = False
-    is_remembered: bool = False
-    signatures: int = 0
-    wake_s: float | None = None
-    until_s: float = 0.0
-    last_ack: bytes | None = None
-    resets: int = 0
-    answers_s: float = 0.0
-
-
 class _Entrance:
     """Of strangers, or of the peers that were served before. ``half_open``: the oldest first."""
 
     def __init__(self, limits: Limits) -> None:
-        self.half_open: dict[_Incoming, None] = {}
+        self.half_open: dict[Incoming, None] = {}
         self.signatures = RateLimit(limits.signatures_per_s)
 
 
@@ -175,30 +139,27 @@ class Streams:
         self._hash_words = tuple(
             int.from_bytes(sha256(keys.destination).digest()[at : at + 4], "big") for at in range(0, 32, 4)
         )
-        self._by_id: dict[int, _Incoming] = {}  # tombstones too
-        self._by_peer_id: dict[int, list[_Incoming]] = {}
-        self._peers: dict[bytes, _Peer] = {}
-        self._open: dict[_Incoming, None] = {}
-        self._served_early: dict[_Incoming, None] = {}
-        self._waiting: dict[_Incoming, float] = {}
+        self._by_id: dict[int, Incoming] = {}  # tombstones too
+        self._by_peer_id: dict[int, list[Incoming]] = {}
+        self._peers: dict[bytes, Peer] = {}
+        self._open: dict[Incoming, None] = {}
+        self._served_early: dict[Incoming, None] = {}
+        self._waiting: dict[Incoming, float] = {}
         self._waiting_turn_s = 0.0
         self._strangers, self._known = _Entrance(limits), _Entrance(limits)
         self._served: OrderedDict[bytes, None] = OrderedDict()
         self._turned_away: OrderedDict[tuple[bytes, int], float] = OrderedDict()
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
-        self._tombstones: deque[_Incoming] = deque()
-        self._answers: dict[object, tuple[bytes, bytes]] = {}
+        self._tombstones: deque[Incoming] = deque()
         self._pongs = RateLimit(limits.pongs_per_s)
         self._ping_signatures = RateLimit(limits.signatures_per_s // 10)
         self._new_peers = RateLimit(limits.new_peers_per_s)
         self._asking_again = RateLimit(limits.new_peers_per_s)
         self._repeated_syns = RateLimit(limits.new_peers_per_s)
         self._connections = MinuteLimit(limits.connections_per_minute)
-        self._changed: dict[_Incoming, None] = {}
+        self._turns = Turns()
         self._events: dict[Event, None] = {}
-        self._timers: list[tuple[float, int, _Incoming]] = []
-        self._numbers = count()
         self._now_s = 0.0
 
     def __len__(self) -> int:
@@ -217,6 +178,11 @@ class Streams:
         open_ = (each.stream for each in self._by_id.values() if each.stream.ended is None)
         known = sorted(found for stream in open_ if (found := stream.round_trip_s) is not None)
         return known[(len(known) - 1) // 2] if known else None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits for `take_payloads` or `take_events`."""
+        return self._turns.has_work or bool(self._events)
 
     def use_keys(self, keys: Keys) -> None:
         """They sign for the streams that are opened from now on, for the same destination."""
@@ -265,7 +231,7 @@ class Streams:
             else:
                 self._keep_early(payload, packet)
 
-    def _receive_for(self, incoming: _Incoming, payload: Payload, packet: Packet, now_ms: int) -> None:
+    def _receive_for(self, incoming: Incoming, payload: Payload, packet: Packet, now_ms: int) -> None:
         stream, flags = incoming.stream, packet.flags
         if stream.ended is not None:
             self._answer_late(incoming, packet)
@@ -321,7 +287,7 @@ class Streams:
             except _RefusedError as error:
                 self.refused[str(error)] += 1
 
-    def _receive_syn_again(self, incoming: _Incoming, packet: Packet) -> None:
+    def _receive_syn_again(self, incoming: Incoming, packet: Packet) -> None:
         stream = incoming.stream
         if stream.ended is not None:
             self._answer_late(incoming, packet)
@@ -359,7 +325,7 @@ class Streams:
             raise _RefusedError("too many pings")
         pong = Packet(0, packet.to_stream, 0, 0, flags=ECHO, data=packet.data[:PONG_DATA_BYTES])
         encoded = encode_payload(encode_packet(pong), payload.to_port, payload.from_port)
-        self._answer((packet.destination, packet.to_stream), packet.destination, encoded)
+        self._turns.answer((packet.destination, packet.to_stream), packet.destination, encoded)
 
     def _admit(self, destination: bytes) -> bytes:
         """The hash of a destination that is not banned."""
@@ -410,7 +376,7 @@ class Streams:
         id_ = 0
         while not id_ or id_ in self._by_id:
             id_ = self._random.getrandbits(32)
-        peer = self._peers.setdefault(peer_hash, _Peer())
+        peer = self._peers.setdefault(peer_hash, Peer())
         if not peer.open:
             peer.window = PeerWindow()
         stream = Stream(
@@ -422,7 +388,7 @@ class Streams:
             now_s=self._now_s,
         )
         places = (self._known if is_known else self._strangers).half_open
-        incoming = _Incoming(stream, peer_hash, verifiers, is_known, places)
+        incoming = Incoming(stream, peer_hash, verifiers, is_known, places)
         self._by_id[id_] = peer.streams[stream.peer_id] = incoming
         self._by_peer_id.setdefault(stream.peer_id, []).append(incoming)
         places[incoming] = None
@@ -435,7 +401,7 @@ class Streams:
     def _has_room(self) -> bool:
         return len(self._open) + len(self._served_early) < self._limits.streams
 
-    def _serve(self, incoming: _Incoming, places: dict[_Incoming, None]) -> None:
+    def _serve(self, incoming: Incoming, places: dict[Incoming, None]) -> None:
         del incoming.places[incoming]
         if not incoming.is_served:
             incoming.is_served = True
@@ -443,12 +409,12 @@ class Streams:
         incoming.places = places
         places[incoming] = None
 
-    def _on_early_data(self, incoming: _Incoming) -> None:
+    def _on_early_data(self, incoming: Incoming) -> None:
         few = len(self._served_early) * EARLY_PART < self._limits.streams
         if self._has_room and (few or incoming.is_known):
             self._serve(incoming, self._served_early)
 
-    def _on_established(self, incoming: _Incoming) -> None:
+    def _on_established(self, incoming: Incoming) -> None:
         if incoming in self._waiting:
             return
         if incoming.is_served or self._finds_room(incoming):
@@ -456,7 +422,7 @@ class Streams:
         else:
             self._waiting[incoming] = self._now_s + WAITS_S
 
-    def _finds_room(self, incoming: _Incoming) -> bool:
+    def _finds_room(self, incoming: Incoming) -> bool:
         served = chain(self._open, self._served_early)
         return self._has_room or self._make_room(served, is_known=incoming.is_known)
 
@@ -474,7 +440,7 @@ class Streams:
             else:
                 break
 
-    def _make_room(self, streams: Iterable[_Incoming], *, is_known: bool) -> bool:
+    def _make_room(self, streams: Iterable[Incoming], *, is_known: bool) -> bool:
         """End the least active of ``streams``. ``is_known``: for a peer served before. Returns False: all
         are too active."""
         least = min(
@@ -491,7 +457,7 @@ class Streams:
             self._crowd_out(least)
         return least is not None
 
-    def _crowd_out(self, incoming: _Incoming) -> None:
+    def _crowd_out(self, incoming: Incoming) -> None:
         self.refused["crowded out"] += 1
         incoming.stream.end("crowded_out")
 
@@ -525,11 +491,11 @@ class Streams:
             if tombstone.last_ack is not None and tombstone.stream.heard_s >= since_s:
                 acks.setdefault(tombstone.stream.peer, tombstone.last_ack)
         for peer, ack in islice(acks.items(), MAX_ADDRESSED):
-            self._answer(peer, peer, ack)
+            self._turns.answer(peer, peer, ack)
 
     def _on_change(self, stream: Stream) -> None:
         if stream.ended is None:
-            self._changed[self._by_id[stream.id]] = None
+            self._turns.touch(self._by_id[stream.id])
 
     def _on_event(self, event: Event) -> None:
         incoming = self._by_id[event.stream.id]
@@ -540,7 +506,7 @@ class Streams:
         if isinstance(event, Ended):
             self._bury(incoming)
 
-    def _bury(self, incoming: _Incoming) -> None:
+    def _bury(self, incoming: Incoming) -> None:
         """Nothing is left of a stream that was half-open; its peer may open it again."""
         stream = incoming.stream
         self._peers[incoming.peer_hash].open -= 1
@@ -550,10 +516,9 @@ class Streams:
             del self._by_peer_id[stream.peer_id]
         del incoming.places[incoming]
         was_waiting = self._waiting.pop(incoming, None) is not None
-        self._changed.pop(incoming, None)
-        incoming.wake_s = None
+        self._turns.end(incoming)
         if was_waiting and stream.ended != "reset_by_peer":
-            self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
+            self._turns.answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
         if not incoming.is_served:
             self._forget(incoming)
             return
@@ -561,41 +526,35 @@ class Streams:
             has_ack_due = stream.has_ack_due
             incoming.last_ack = stream.encode_ack()
             if has_ack_due:
-                self._answer(stream, stream.peer, incoming.last_ack)
+                self._turns.answer(stream, stream.peer, incoming.last_ack)
         elif stream.ended != "reset_by_peer":
             incoming.resets = MAX_RESETS_OF_A_TOMBSTONE
-            self._answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
+            self._turns.answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
         incoming.until_s = self._now_s + TOMBSTONE_S
         self._tombstones.append(incoming)
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._forget(self._tombstones.popleft())
 
-    def _forget(self, incoming: _Incoming) -> None:
+    def _forget(self, incoming: Incoming) -> None:
         del self._by_id[incoming.stream.id]
         peer = self._peers[incoming.peer_hash]
         del peer.streams[incoming.stream.peer_id]
         if not peer.streams:
             del self._peers[incoming.peer_hash]
 
-    def _answer_late(self, tombstone: _Incoming, packet: Packet) -> None:
+    def _answer_late(self, tombstone: Incoming, packet: Packet) -> None:
         """Answer a packet for a stream that has ended."""
         stream = tombstone.stream
         if packet.from_stream != stream.peer_id or packet.flags & RESET or self._now_s < tombstone.answers_s:
             raise _RefusedError("for a stream that has ended")
         if tombstone.resets:
             tombstone.resets -= 1
-            self._answer(stream, stream.peer, stream.encode_reset(_expected(packet)))
+            self._turns.answer(stream, stream.peer, stream.encode_reset(_expected(packet)))
         elif tombstone.last_ack is not None and packet.sequence:
-            self._answer(stream, stream.peer, tombstone.last_ack)
+            self._turns.answer(stream, stream.peer, tombstone.last_ack)
         else:
             raise _RefusedError("for a stream that has ended")
         tombstone.answers_s = self._now_s + LATE_ANSWER_S
-
-    def _answer(self, key: object, peer: bytes, payload: bytes) -> None:
-        """Send ``payload``, apart from what streams send, in place of what waits with the same key."""
-        self._answers[key] = (peer, payload)
-        if len(self._answers) > MAX_ANSWERS:
-            del self._answers[next(iter(self._answers))]
 
     # packets that come before their SYN
 
@@ -628,29 +587,9 @@ class Streams:
         """
         self._now_s = now_s
         self._expire(now_s)
-        while self._timers and self._timers[0][0] <= now_s:
-            at_s, _, incoming = heapq.heappop(self._timers)
-            if incoming.wake_s == at_s:
-                incoming.wake_s = None
-                self._changed[incoming] = None
+        self._turns.wake(now_s)
         self._serve_waiting()
-        taken = self._take_answers(-(-limit // 4))
-        while self._changed and len(taken) < limit:
-            incoming = next(iter(self._changed))
-            del self._changed[incoming]
-            stream = incoming.stream
-            in_turn = min(_PACKETS_IN_TURN, limit - len(taken))
-            payloads = stream.take_packets(now_s, in_turn)
-            taken += [(stream.peer, payload) for payload in payloads]
-            if stream.ended is None:
-                if len(payloads) == in_turn:
-                    self._changed[incoming] = None
-                else:
-                    self._set_timer(incoming)
-        return taken + self._take_answers(limit - len(taken))
-
-    def _take_answers(self, limit: int) -> list[tuple[bytes, bytes]]:
-        return [self._answers.pop(key) for key in list(islice(self._answers, limit))]
+        return self._turns.take(now_s, limit)
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, each once."""
@@ -662,19 +601,8 @@ class Streams:
     def wake_s(self) -> float | None:
         """When to call `take_payloads` at the latest; None: there is nothing to wait for. What only waits for
         room (``limit``) does not count."""
-        while self._timers and self._timers[0][2].wake_s != self._timers[0][0]:
-            heapq.heappop(self._timers)
-        wake_s = self._timers[0][0] if self._timers else None
+        wake_s = self._turns.wake_s
         return min(wake_s or math.inf, self._waiting_turn_s) if self._waiting else wake_s
-
-    def _set_timer(self, incoming: _Incoming) -> None:
-        at_s = incoming.stream.wake_s
-        if incoming.wake_s is None or at_s < incoming.wake_s:
-            incoming.wake_s = at_s
-            heapq.heappush(self._timers, (at_s, next(self._numbers), incoming))
-        if len(self._timers) > 2 * len(self) + _FEW_TIMERS:  # most were replaced by earlier ones
-            self._timers = [timer for timer in self._timers if timer[2].wake_s == timer[0]]
-            heapq.heapify(self._timers)
 
     def _expire(self, now_s: float) -> None:
         while self._tombstones and self._tombstones[0].until_s <= now_s:

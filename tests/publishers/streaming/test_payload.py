@@ -67,3 +67,13 @@ def test_payload_with_a_changed_byte_is_refused(at: int) -> None:
 def test_payload_that_is_only_zlib_is_refused() -> None:
     with pytest.raises(ValueError, match="not gzip"):
         decode_payload(zlib.compress(b"data"))
+
+
+def test_stored_block_that_is_damaged_is_refused_wherever_it_is() -> None:
+    payload = encode_payload(b"some data", 1, 2)
+    assert decode_payload(payload).data == b"some data"
+    for at in [0, 1, 2, *range(10, len(payload))]:
+        damaged = bytearray(payload)
+        damaged[at] ^= 0xFF
+        with pytest.raises(ValueError, match="gzip"):
+            decode_payload(bytes(damaged))

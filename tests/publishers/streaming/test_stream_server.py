@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from garlicfarm.lab.processes import free_ports
+from garlicfarm_plugin_i2cp.streaming import server
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE
 from tests.publishers.i2cp_keys import long_term_keys
@@ -199,6 +200,9 @@ class FakeService(trio.abc.HalfCloseableStream):
         self.takes = trio.Event()
         self._is_broken = is_broken
 
+    def send_now(self, data: bytes | bytearray | memoryview) -> int:
+        return 0
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_broken:
             raise trio.BrokenResourceError
@@ -231,6 +235,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeService]:
         return services.pop(0)
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    monkeypatch.setattr(server, "PromptStream", lambda stream: stream)
     return services
 
 

@@ -293,4 +293,4 @@ def test_stream_that_lasts_keeps_no_timers_of_the_past(play: Play, stream: Strea
     for sequence in range(1, 2000):
         play.give(to(stream, sequence, data=b"x"))
         assert play.after(0.2)
-    assert len(vars(play.streams)["_timers"]) < 100
+    assert len(vars(vars(play.streams)["_turns"])["_timers"]) < 100
