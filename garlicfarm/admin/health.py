@@ -48,6 +48,12 @@ def utc(date_ms: int) -> str:
     return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
 
 
+def plugin_text(publisher: Mapping[str, Any]) -> str:
+    """The plugin of a publisher, from its row, and which router it has found there, if it has."""
+    names = {"i2pd": " (i2pd)", "java": " (Java I2P)"}
+    return publisher["plugin"] + names.get(publisher.get("router"), "")
+
+
 def streams_text(publisher: Mapping[str, Any]) -> str:
     """The streams of a publisher, from its row: how many are open, and what was refused; "" where it has
     none."""

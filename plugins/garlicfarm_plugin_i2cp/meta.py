@@ -40,7 +40,7 @@ class MetaPublisher(Publisher):
     def __init__(self, config: I2cpConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
         login = read_login(config.user, config.password_file, base_dir)
-        router = parse_address(config.address, login)
+        router = parse_address(config.address, login, config.kind)
         if site.master is None:
             raise ConfigError(
                 [

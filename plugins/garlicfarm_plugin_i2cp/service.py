@@ -65,7 +65,7 @@ class ServicePublisher(Publisher):
         problems: list[str] = []
         try:
             login = read_login(config.user, config.password_file, base_dir)
-            router = parse_address(config.address, login)
+            router = parse_address(config.address, login, config.kind)
         except ConfigError as error:
             problems += error.problems
         try:
@@ -162,6 +162,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            router_kind=keeper.router_kind,
             refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
         )

@@ -41,14 +41,12 @@ from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
     SESSION_CREATED,
     SESSION_UPDATED,
-    BandwidthLimits,
     Message,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
     TunnelLease,
     encode_create_lease_set2,
-    encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import (
@@ -141,7 +139,7 @@ class ServiceSession:
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
-        self.limits: BandwidthLimits | None = None
+        self.limits = connection.limits
         self._requests: deque[tuple[float, tuple[TunnelLease, ...]]] = deque(maxlen=MAX_REQUESTS)
         self.began_s = start.now_s
         self.since_ms: int | None = None
@@ -163,10 +161,7 @@ class ServiceSession:
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
-        self._messages = [
-            encode_reconfigure_session(self.id, self._standby),
-            encode_get_bandwidth_limits(),
-        ]
+        self._messages = [encode_reconfigure_session(self.id, self._standby)]
         self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
@@ -192,8 +187,6 @@ class ServiceSession:
             case SetDate():
                 self._clock = (message.date_ms, now_s)
                 self._heartbeat.on_answered()
-            case BandwidthLimits():
-                self.limits = message
             case SessionStatus(status=status) if status not in (SESSION_CREATED, SESSION_UPDATED):
                 raise refusal(self._connection, status)
 
