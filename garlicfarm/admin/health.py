@@ -50,8 +50,9 @@ def utc(date_ms: int) -> str:
 
 def plugin_text(publisher: Mapping[str, Any]) -> str:
     """The plugin of a publisher, from its row, and which router it has found there, if it has."""
-    names = {"i2pd": " (i2pd)", "java": " (Java I2P)"}
-    return publisher["plugin"] + names.get(publisher.get("router"), "")
+    names = {"i2pd": "i2pd", "java": "Java I2P"}
+    router = publisher.get("router")
+    return f"{publisher['plugin']} ({names[router]})" if router else str(publisher["plugin"])
 
 
 def streams_text(publisher: Mapping[str, Any]) -> str:

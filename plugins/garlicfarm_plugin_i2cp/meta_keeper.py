@@ -73,10 +73,14 @@ class _Session:
 
 class MetaKeeper:
     """See the module. ``configuration``: a signed session configuration from the wall clock, ms since 1970,
-    which ``now_ms`` reads."""
+    which ``now_ms`` reads, and the kind of the router."""
 
     def __init__(
-        self, router: RouterAddress, *, configuration: Callable[[int], bytes], now_ms: Callable[[], int]
+        self,
+        router: RouterAddress,
+        *,
+        configuration: Callable[[int, RouterKind], bytes],
+        now_ms: Callable[[], int],
     ) -> None:
         self._router = router
         self._configuration = configuration
@@ -172,7 +176,8 @@ class MetaKeeper:
                 async with open_connection(self._router, self._now_ms) as connection:
                     await connection.greet()
                     self._kind = connection.kind
-                    id_ = await create_session(connection, self._configuration(self._now_ms()))
+                    configuration = self._configuration(self._now_ms(), connection.kind)
+                    id_ = await create_session(connection, configuration)
                     heartbeat = Heartbeat(HEARTBEAT_S, ANSWER_TIMEOUT_S, trio.current_time())
                     try:
                         await self._hold(connection, _Session(id_, heartbeat))

@@ -91,9 +91,9 @@ class Clients(Protocol):
 
 
 class ServiceKeeper:
-    """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``encryption``: the types that clients may encrypt with, the
-    preferred one first; X25519 alone where the router is too old for the others.
+    """See the module. ``configuration``: a signed session configuration from its purpose, the wall clock, ms
+    since 1970, which ``now_ms`` reads, and the kind of the router. ``encryption``: the types that clients may
+    encrypt with, the preferred one first; X25519 alone where the router is too old for the others.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
     it cannot be reached, as ``router_kind``. ``published_ms``: the date of the newest LeaseSet that the
@@ -108,7 +108,7 @@ class ServiceKeeper:
         plan: LeasePlan,
         clients: Clients,
         *,
-        configuration: Callable[[Purpose, int], bytes],
+        configuration: Callable[[Purpose, int, RouterKind], bytes],
         now_ms: Callable[[], int],
         encryption: Sequence[int] = (X25519,),
     ) -> None:
@@ -253,7 +253,11 @@ class ServiceKeeper:
             date_ms = await connection.greet()
             self.router_date, self.router_kind = connection.date, connection.kind
             self._keys.check_expiry(date_ms, by_router=True)
-            configurations = self._configure("standby"), self._configure("active")
+            now_ms, kind = self._now_ms(), connection.kind
+            configurations = (
+                self._configuration("standby", now_ms, kind),
+                self._configuration("active", now_ms, kind),
+            )
             id_ = await create_session(connection, configurations[0])
             self.session = session = ServiceSession(
                 SessionStart(
@@ -293,9 +297,6 @@ class ServiceKeeper:
         else:
             self._old_router = ""
         return types
-
-    def _configure(self, purpose: Purpose) -> bytes:
-        return self._configuration(purpose, self._now_ms())
 
     async def _use(self, connection: Connection, session: ServiceSession) -> None:
         """Return when the session is of no more use."""

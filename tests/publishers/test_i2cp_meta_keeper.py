@@ -34,7 +34,7 @@ class Bench(KeeperBench):
         super().__init__(nursery)
         self.keeper = MetaKeeper(
             self.address,
-            configuration=lambda now_ms: b"configuration of %d" % now_ms,
+            configuration=lambda now_ms, kind: b"configuration of %d" % now_ms,
             now_ms=self.now_ms,
         )
 
