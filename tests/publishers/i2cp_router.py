@@ -29,7 +29,7 @@ class FakeRouter:
 
     ``asks_after_s``: how long its tunnels take, after which it asks for a LeaseSet; None: for ever.
     ``statuses``: what it answers to CreateSession, one after another; then 1. ``reason``: with which it
-    disconnects instead, as Java I2P does. ``is_silent``: it reads and
+    disconnects instead. ``is_silent``: it reads and
     answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
     tunnels last that it asks with. ``limits``: the first of its answer to GetBandwidthLimits; by default
     those of an i2pd that nothing passes through; None: it does not answer. ``version``: as it says it.
@@ -48,6 +48,10 @@ class FakeRouter:
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
     """Those that are open."""
+
+    def objection(self, type_: int, body: bytes) -> bytes:
+        """Why it disconnects instead of carrying this message out, as Java I2P does."""
+        return self.reason if type_ == CREATE_SESSION else b""
 
     def bodies(self, type_: int) -> list[bytes]:
         return [body for _, each, body in self.received if each == type_]
@@ -121,13 +125,13 @@ class FakeRouter:
             length, type_ = struct.unpack(">IB", await take(5))
             body = await take(length)
             self.received.append((trio.current_time(), type_, body))
+            if reason := self.objection(type_, body):
+                await send(stream, 30, bytes([len(reason)]) + reason)
+                return
             if type_ == DATE:
                 await send(
                     stream, 33, struct.pack(">Q", self.now_ms()) + bytes([len(self.version)]) + self.version
                 )
-            elif type_ == CREATE_SESSION and self.reason:
-                await send(stream, 30, bytes([len(self.reason)]) + self.reason)
-                return
             elif type_ == CREATE_SESSION:
                 status = self.statuses.pop(0) if self.statuses else 1
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
