@@ -14,6 +14,13 @@ only the clients that it knows at that moment, and forgets to pass it on where a
 acknowledged after it. Beside a SYN answer it would come too early: i2pd checks the signature with the key of
 the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once.
 
+Java I2P ends a session that is given a LeaseSet with another encryption key, so it is not given the
+successor's. Instead the session takes leave: its last LeaseSet, which is not published, has its own tunnels
+and ends after 8 s. Clients find the successor's at the floodfills then, those of i2pd at once, and those of
+Java I2P 15 s later, and are served here until then. Java I2P gives clients a LeaseSet only if its first lease
+ends later than that of the one that they have acknowledged, and they take it only if it is dated later: so
+both are later by 1 s, and the successor's is not older.
+
 A retired session becomes active again when an order comes, at once if another member has published since: it
 has tunnels, and its clients' ratchets with its key are alive. Its LeaseSet is dated after the other member's,
 who hands the clients back. Floodfills get it up to 20 s later: i2pd publishes no sooner after the last time.
