@@ -3,19 +3,16 @@ session configurations of now."""
 
 from __future__ import annotations
 
-import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from garlicfarm.i2p.lease_set import decode_lease_set
 from garlicfarm.i2p.session_configuration import decode_session_configuration, offline_options
 from tests.publishers.i2cp_router import (
     CREATE_LEASE_SET_2,
     CREATE_SESSION,
     DESTROY_SESSION,
     SEND_MESSAGE,
-    FakeRouter,
 )
 from tests.publishers.java_router import JavaRouter
 from tests.publishers.service_keeper.keeper_bench import SESSION, START_MS, Bench
@@ -33,34 +30,27 @@ async def retire(bench: Bench) -> None:
     await wait_all_tasks_blocked()
 
 
-async def test_successor_is_not_passed_on_and_clients_are_served_as_before(bench, autojump_clock):
+async def test_successor_is_not_passed_on_and_clients_look_for_it(bench, autojump_clock):
     await publishing_at_java(bench)
-    given = len(bench.given)
-    await retire(bench)
+    await trio.sleep(5)
+    await bench.keeper.retire(None)
+    assert len(bench.given) == 2
+    await bench.keeper.retire(bench.successor())
+    await wait_all_tasks_blocked()
+    first, last = bench.given[-2:]
+    assert (first.is_published, last.is_published) == (True, False)
+    assert last.private_key == first.private_key
+    assert last.lease_set.encryption_keys == first.lease_set.encryption_keys
+    assert last.lease_set.published_s == first.lease_set.published_s + 1  # the successor's is not older
+    assert last.lease_set.published_s + last.lease_set.expires_s == START_MS // 1000 + 5 + 8
+    (lease,) = last.lease_set.leases
+    assert lease.end_s == START_MS // 1000 + 91  # clients are given only what ends later than before
+    types = [type_ for _, type_, _ in bench.router.received]
+    assert types[-2:] == [CREATE_LEASE_SET_2, SEND_MESSAGE]  # the message takes it along
     await trio.sleep(140)
-    assert len(bench.given) == given
+    assert len(bench.router.bodies(CREATE_LEASE_SET_2)) == 3
     assert (bench.handed_over_at, bench.abandoned_at) == ([], [])
     assert (bench.keeper.problem, bench.router.bodies(DESTROY_SESSION)) == ("", [])
-
-
-async def test_node_that_ends_lets_clients_look_for_the_successor(bench, autojump_clock):
-    await publishing_at_java(bench)
-    first = bench.published[-1]
-    await trio.sleep(3)
-    await retire(bench)
-    await trio.sleep(10)
-    bench.running.cancel()
-    await wait_all_tasks_blocked()
-    types = [type_ for _, type_, _ in bench.router.received]
-    assert types[-3:] == [CREATE_LEASE_SET_2, SEND_MESSAGE, DESTROY_SESSION]  # the message takes it along
-    body = bench.router.bodies(CREATE_LEASE_SET_2)[-1]
-    last = decode_lease_set(body[3:-37])
-    assert body[-32:] == first.private_key
-    assert last.encryption_keys == first.lease_set.encryption_keys
-    assert last.published_s == first.lease_set.published_s + 1  # the successor's is not older
-    assert last.expires_s == 0
-    (lease,) = last.leases
-    assert lease.end_s == START_MS // 1000 + 91  # clients are sent only what ends later than before
 
 
 async def test_last_lease_set_has_no_tunnel_that_ends_with_the_first_lease(bench, autojump_clock):
@@ -68,28 +58,17 @@ async def test_last_lease_set_has_no_tunnel_that_ends_with_the_first_lease(bench
     await bench.keeper.standby()
     await bench.keeper.publish(bench.order())
     await retire(bench)
-    bench.running.cancel()
-    await wait_all_tasks_blocked()
-    leases = decode_lease_set(bench.router.bodies(CREATE_LEASE_SET_2)[-1][3:-37]).leases
+    leases = bench.given[-1].lease_set.leases
     assert [(lease.tunnel, lease.end_s) for lease in leases] == [(8, START_MS // 1000 + 41)]
 
 
-@pytest.mark.parametrize("case", ["no successor", "no other tunnel", "i2pd"])
-async def test_nothing_is_given_at_the_end(bench: Bench, autojump_clock: MockClock, case: str) -> None:
-    bench.router = JavaRouter(bench.router_ms, tunnel_s=(40,) if case == "no other tunnel" else (600,))
-    if case == "i2pd":
-        bench.router = FakeRouter(bench.router_ms)
+async def test_nothing_is_given_where_no_tunnel_lasts_longer(bench, autojump_clock):
+    bench.router = JavaRouter(bench.router_ms, tunnel_s=(40,))
     await bench.keeper.standby()
     await bench.keeper.publish(bench.order())
-    if case == "no successor":
-        await bench.keeper.retire(None)
-    else:
-        await retire(bench)
-    given = len(bench.router.bodies(CREATE_LEASE_SET_2))
-    bench.running.cancel()
-    await wait_all_tasks_blocked()
-    assert len(bench.router.bodies(CREATE_LEASE_SET_2)) == given
-    assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
+    given = len(bench.given)
+    await retire(bench)
+    assert len(bench.given) == given
 
 
 async def test_router_that_asks_a_retired_session_is_answered_until_no_client_uses_it(
