@@ -3,8 +3,6 @@
 I2CP carries packets and lets its client compose the LeaseSet. So this publisher keeps a session with tunnels
 ready on each member, publishes leases that are short, and hands clients over to its successor; and it has
 I2P's streaming protocol to itself. Each stream is joined to a connection of its own to the service.
-
-Not run against Java I2P.
 """
 
 from __future__ import annotations
@@ -145,7 +143,8 @@ class ServicePublisher(Publisher):
     async def retire(self, successor: bytes | None) -> None:
         """See `Publisher.retire`. The session goes on to serve the clients that know it, and hands them
         ``successor``, until they have forgotten its leases. Streams that are open when it does so are reset
-        after ``drain_s``, unless another order comes first; nothing waits for them."""
+        after ``drain_s``, unless another order comes first; nothing waits for them. At Java I2P it lets the
+        clients look for the successor, and its streams go on."""
         await self._keeper.retire(successor)
 
     async def status(self) -> PublisherStatus:
