@@ -16,10 +16,11 @@ the LeaseSet that it has just stored. So clients that were heard of lately are s
 
 Java I2P ends a session that is given a LeaseSet with another encryption key, so it is not given the
 successor's. Instead the session takes leave: its last LeaseSet, which is not published, has its own tunnels
-and is over after 8 s. Clients look for the successor's at the floodfills then, those of i2pd at once, those
-of Java I2P 15 s later, and are served here meanwhile. Java I2P gives clients a LeaseSet only if its first
-lease ends later than that of the one that they have acknowledged, and they take it only if it is dated later:
-so both are later by 1 s, and the successor's is not older.
+and is over after 8 s. Clients of Java I2P look for the successor's at the floodfills 15 s later, and are
+served here meanwhile. Java I2P gives clients a LeaseSet only if its first lease ends later than that of the
+one that they have acknowledged, and they take it only if it is dated later: so both are later by 1 s, and the
+successor's is not older. Clients of i2pd do not take it, since it is over before the one that they have; they
+look 39 s after the date of that, or at once where leases last for 50 s.
 
 A retired session becomes active again when an order comes, at once if another member has published since: it
 has tunnels, and its clients' ratchets with its key are alive. Its LeaseSet is dated after the other member's,
