@@ -135,7 +135,7 @@ ROOMS: dict[str, set[str]] = {
     "plugin_settings": set(),
     "plugins": {"feed", "publisher", "router", "transport"},
     "printable": set(),
-    "publisher": {"publishing"},
+    "publisher": {"i2p", "publishing"},
     "regular_files": set(),
     "router": {"publishing"},
     "service_keys": {"credentials", "i2p", "publisher", "transport"},
