@@ -3,8 +3,6 @@
 I2CP carries packets and lets its client compose the LeaseSet. So this publisher keeps a session with tunnels
 ready on each member, publishes leases that are short, and hands clients over to its successor; and it has
 I2P's streaming protocol to itself. Each stream is joined to a connection of its own to the service.
-
-Not run against Java I2P.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -67,7 +66,7 @@ class ServicePublisher(Publisher):
         problems: list[str] = []
         try:
             login = read_login(config.user, config.password_file, base_dir)
-            router = parse_address(config.address, login)
+            router = parse_address(config.address, login, config.kind)
         except ConfigError as error:
             problems += error.problems
         try:
@@ -76,7 +75,7 @@ class ServicePublisher(Publisher):
             problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
-            signed = decode_session_configuration(self._configuration("active", _now_ms())).options
+            signed = decode_session_configuration(self._configuration("active", _now_ms(), "i2pd")).options
         if problems:
             raise ConfigError(problems)
         self._endpoints = options.endpoints
@@ -152,7 +151,8 @@ class ServicePublisher(Publisher):
     async def retire(self, successor: bytes | None) -> None:
         """See `Publisher.retire`. The session goes on to serve the clients that know it, and hands them
         ``successor``, until they have forgotten its leases. Streams that are open when it does so are reset
-        after ``drain_s``, unless another order comes first; nothing waits for them."""
+        after ``drain_s``, unless another order comes first; nothing waits for them. At Java I2P it lets the
+        clients look for the successor, and its streams go on."""
         await self._keeper.retire(successor)
 
     async def status(self) -> PublisherStatus:
@@ -170,6 +170,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            router_kind=keeper.router_kind,
             encryption="" if session is None else _encryption(session.encryption),
             refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
@@ -247,9 +248,9 @@ class ServicePublisher(Publisher):
                 log.info("packets-dropped", causes=causes)
             logged = counts
 
-    def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
+    def _configuration(self, purpose: Purpose, now_ms: int, kind: RouterKind) -> bytes:
         options = session_options(purpose, self.config.hops, self.config.quantity)
-        return self._keys.keys.session_configuration(options, now_ms, purpose)
+        return self._keys.keys.session_configuration(options, now_ms, purpose, kind)
 
 
 def _encryption(types: Sequence[int]) -> str:

@@ -85,6 +85,7 @@ DOORS: dict[str, set[str]] = {
     | {
         *("garlicfarm.wire", "garlicfarm.wire.messages"),
         *("garlicfarm.i2p.destination", "garlicfarm.i2p.encoding", "garlicfarm.i2p.lease_set"),
+        "garlicfarm.i2p.router_kind",
         *("garlicfarm.leases", "garlicfarm.round_trips"),
     },
 }
@@ -138,7 +139,7 @@ ROOMS: dict[str, set[str]] = {
     "plugin_settings": set(),
     "plugins": {"feed", "publisher", "router", "transport"},
     "printable": set(),
-    "publisher": {"publishing"},
+    "publisher": {"i2p", "publishing"},
     "regular_files": set(),
     "router": {"publishing"},
     "service_keys": {"credentials", "i2p", "publisher", "transport"},
