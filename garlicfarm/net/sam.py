@@ -49,7 +49,7 @@ NOT_READY = frozenset({"INVALID_ID", "I2P_ERROR"})
 """How i2pd and Java I2P refuse a stream of a session that is still being created. I2P_ERROR has other causes,
 too, so it means that only until `SamSession.wait_ready` returns."""
 NOT_FOUND = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT", "INVALID_KEY"})
-"""How routers refuse a stream to a b32 address that they do not find, or not reach. INVALID_KEY: Java I2P's."""
+"""How routers refuse a stream to a b32 address that they do not find, or not reach; Java I2P: INVALID_KEY."""
 
 _TOPIC = re.compile(r"[A-Z]+ [A-Z]+(?= |\Z)")
 _PAIR = re.compile(r' +([^ ="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^ "]*)))?(?= |\Z)')
@@ -347,9 +347,11 @@ class SamSession:
     async def connect(self, name: str) -> AsyncIterator[trio.SocketStream]:
         """A stream to ``name``, which is usually a b32 address. i2pd answers as soon as it has found a
         LeaseSet, so that the stream may still lead nowhere; `SamRefused` with one of `NOT_FOUND`: it found
-        none, or Java I2P has connected to nothing. Java I2P delivers what is for a session of its own by
-        itself, and keeps each destination that it has ever found: only the first such stream to one shows
-        that floodfills have a LeaseSet. (i2pd would keep a destination in base64 in its address book, or crash: see `SamConnection.lookup`.)
+        none, or Java I2P has connected to nothing. (i2pd would keep a destination in base64 in its address
+        book, or crash: see `SamConnection.lookup`.)
+
+        Java I2P keeps each destination that it has ever found, and delivers by itself what is for a session
+        of its own: only the first stream to one shows that floodfills have its LeaseSet.
 
         Leaving ends the stream and waits until the router has, even if cancelled; at most 5 s, for a router
         that hangs. Do not close it yourself.
