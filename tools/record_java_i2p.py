@@ -107,7 +107,9 @@ async def greet(recorder: Recorder) -> int:
     return connection
 
 
-async def create(recorder: Recorder, connection: int, keys: DestinationKeys, date_ms: int) -> list[i2cp.Message]:
+async def create(
+    recorder: Recorder, connection: int, keys: DestinationKeys, date_ms: int
+) -> list[i2cp.Message]:
     """What the router has said by the time that it has asked for a LeaseSet."""
     configuration = keys.session_configuration(session_options("standby", 0, 1), date_ms, "standby")
     await recorder.send(connection, "CreateSession", i2cp.encode_create_session(configuration))
@@ -178,7 +180,9 @@ async def session_that_lasts(recorder: Recorder) -> None:
 async def key_mismatch(recorder: Recorder) -> None:
     connection, id_, of_another = await session(recorder, service_keys(2))
     given = i2cp.encode_create_lease_set2(id_, i2cp.LEASE_SET_2, of_another, [EncryptionKey(4, KEYS[0])])
-    await recorder.send(connection, "CreateLeaseSet2 with a key that is not its own, GetDate", given + GET_DATE)
+    await recorder.send(
+        connection, "CreateLeaseSet2 with a key that is not its own, GetDate", given + GET_DATE
+    )
     await recorder.hear(connection, within_s=10)
 
 
@@ -223,7 +227,9 @@ async def local_delivery(recorder: Recorder) -> None:
 # ----------------------------------------------------------------------- SAM
 
 
-async def sam(recorder: Recorder, *commands: str, connection: int | None = None, waits_s: float = QUIET_S) -> int:
+async def sam(
+    recorder: Recorder, *commands: str, connection: int | None = None, waits_s: float = QUIET_S
+) -> int:
     """Carry out these commands, on a connection of their own unless there is one."""
     if connection is None:
         connection = await recorder.open("sam")

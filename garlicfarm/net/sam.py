@@ -224,8 +224,8 @@ async def _connect(address: Endpoint, login: RouterLogin | None) -> SamConnectio
     except OSError:
         raise UnreachableError(
             f"nothing listens at the SAM address {address.authority}",
-            "is the router running, and its SAM enabled (in i2pd.conf: enabled = true of [sam]; in Java I2P's "
-            "clients.config: startOnLoad=true of net.i2p.sam.SAMBridge)?",
+            "is the router running, and its SAM enabled (in i2pd.conf: enabled = true of [sam]; in Java "
+            "I2P's clients.config: startOnLoad=true of net.i2p.sam.SAMBridge)?",
         ) from None
     connection = SamConnection(stream, address)
     try:

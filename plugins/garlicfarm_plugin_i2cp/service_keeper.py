@@ -10,9 +10,9 @@ the other sends, watches the time, and carries out orders. `ServiceSession` know
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
 publish again until then; afterwards a new one is opened, with a new encryption key.
 
-Java I2P delivers what its clients send to a destination that it serves without tunnels, to the session that it
-has. So clients at the router of a member on standby reach that session, and are served there as by the
-publisher: they would have no other way. Nobody else knows a LeaseSet of it.
+Java I2P delivers what its own clients send to a destination of its own without tunnels. So clients at the
+router of a member on standby reach the session there, and are served as by the publisher: they have no other
+way. No other client knows a LeaseSet of that session.
 
 New keys that a file holds are not used while clients know those in use: i2pd checks the answer to a SYN with
 the key of the LeaseSet that it has. So `is_ready` is False while an order stands: another member is named.
