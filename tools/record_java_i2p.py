@@ -259,7 +259,6 @@ async def sam_service(recorder: Recorder) -> None:
     await recorder.hear(service, until=has_line, within_s=READY_S)
     forwarding = await sam(recorder, forward)
     await sam(recorder, create_sam("service", "TRANSIENT SIGNATURE_TYPE=EdDSA_SHA512_Ed25519"))
-    await sam(recorder, create_sam("again", private_key))
     client = await sam(recorder)
     transient = create_sam("client", "TRANSIENT SIGNATURE_TYPE=EdDSA_SHA512_Ed25519")
     await sam(recorder, transient, connection=client, waits_s=READY_S)
@@ -270,6 +269,7 @@ async def sam_service(recorder: Recorder) -> None:
         await recorder.hear(asking)
         await sam(recorder, f"NAMING LOOKUP NAME={name}", waits_s=READY_S)
     await sam(recorder, "NAMING LOOKUP NAME=ME", connection=service)
+    await sam(recorder, create_sam("again", private_key), waits_s=READY_S)
     await recorder.hear(forwarding)
 
 
