@@ -43,7 +43,7 @@ gives the role back, though nobody takes it."""
 
 LINGER_MS = 2_000
 JAVA_LINGER_MS = 12_000
-"""Where the router is Java I2P: clients are served until they have found the successor's LeaseSet."""
+"""Where the router is Java I2P: until clients that have to look for the successor's LeaseSet can find it."""
 RELEASE_PART = 4
 """Of the bound, one part in so many is kept for *releasing*."""
 

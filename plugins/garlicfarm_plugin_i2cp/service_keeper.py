@@ -290,7 +290,8 @@ class ServiceKeeper:
                 raise
             finally:
                 if does_router_answer and not self._holding.cancel_called:
-                    await destroy_session(connection, id_, *self._queue)
+                    session.take_leave(trio.current_time())
+                    await destroy_session(connection, id_, *session.take_messages(), *self._queue)
 
     def _types(self, connection: Connection) -> Sequence[int]:
         types = self._encryption if has_ml_kem(connection.version) else (X25519,)

@@ -15,9 +15,10 @@ acknowledged after it. Beside a SYN answer it would come too early: i2pd checks 
 the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once.
 
 Java I2P ends a session that is given a LeaseSet with another encryption key, so it is not given the
-successor's. Instead the session takes leave: its last LeaseSet, which is not published, has its own tunnels
-and ends after 8 s. Clients find the successor's at the floodfills then, those of i2pd at once, and those of
-Java I2P 15 s later, and are served here until then. Java I2P gives clients a LeaseSet only if its first lease
+successor's. Its clients are served here until they look for a newer one by themselves: clients of i2pd from
+39 s after the last LeaseSet's date on, those of Java I2P after 105 s. Where the session ends before, since
+the node does, it takes leave: its last LeaseSet, not published, is over already, so clients of i2pd look at
+once, and those of Java I2P 15 s after its date. Java I2P gives clients a LeaseSet only if its first lease
 ends later than that of the one that they have acknowledged, and they take it only if it is dated later: so
 both are later by 1 s, and the successor's is not older.
 
@@ -75,8 +76,6 @@ DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""
 PASS_ON_S = 5.0
 """Between two times that the router is given the successor's LeaseSet."""
-FAREWELL_S = 8
-"""How long the last LeaseSet of a session at Java I2P lasts: the successor's is at the floodfills by then."""
 ANSWERS_PER_S = 5
 """At most, to the router's requests for a LeaseSet: each costs a signature."""
 LATELY_S = 60.0
@@ -286,12 +285,23 @@ class ServiceSession:
             raise ValueError("it is older than what was published here")
         self._has_successor = True
         if self._kind == "java":
-            self._take_leave(now_s)
-            return True
+            return False
         self._last = successor
         self._successor_until_ms = (lease_set.published_s + lease_set.expires_s) * 1000
         self._pass_on(now_s)
         return True
+
+    def take_leave(self, now_s: float) -> None:
+        """Before it ends: let clients of Java I2P's session that has a successor look for that."""
+        given = self._given
+        if self._kind == "i2pd" or not self._has_successor or given is None:
+            return
+        first_s = min(lease.end_s for lease in given.leases)
+        leases = self._leases(now_s, (first_s + 1) * 1000)
+        longer = tuple(lease for lease in leases if lease.end_s > first_s)
+        if longer and first_s * 1000 >= self.router_ms(now_s):
+            self._give(self._compose(longer, given.published_s + 1, 0))
+            self._on_passed_on()
 
     # ------------------------------------------------------------------ what is known
 
@@ -361,21 +371,6 @@ class ServiceSession:
         self._give(self._last)
         self._next_s = now_s + PASS_ON_S
         self._on_passed_on()
-
-    def _take_leave(self, now_s: float) -> None:
-        """Give the clients of a session at Java I2P a LeaseSet of its own that is over soon."""
-        given = self._given
-        assert given is not None, "a retired session was active"
-        first_s = min(lease.end_s for lease in given.leases)
-        longer = self._leases(now_s, (first_s + 1) * 1000)
-        leases = tuple(lease for lease in longer if lease.end_s > first_s)
-        if leases:
-            published_s = given.published_s + 1
-            header_s = max(self.router_ms(now_s) // 1000 + FAREWELL_S - published_s, 0)
-            data = self._compose(leases, published_s, header_s)
-            self._given = msgspec.structs.replace(given, data=data, published_s=published_s)
-            self._give(data)
-            self._on_passed_on()
 
     def _publish(self, now_s: float) -> None:
         assert self._order is not None

@@ -1,5 +1,5 @@
-"""What a real Java I2P has answered, as tests/data/java/README.md describes it: it is understood, and the Java
-I2P of the tests answers the same."""
+"""What a real Java I2P has answered, as tests/data/java/README.md describes it: it is understood, and the
+Java I2P of the tests answers the same."""
 
 from __future__ import annotations
 

@@ -3,16 +3,19 @@ session configurations of now."""
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from garlicfarm.i2p.lease_set import decode_lease_set
 from garlicfarm.i2p.session_configuration import decode_session_configuration, offline_options
 from tests.publishers.i2cp_router import (
     CREATE_LEASE_SET_2,
     CREATE_SESSION,
     DESTROY_SESSION,
     SEND_MESSAGE,
+    FakeRouter,
     send,
 )
 from tests.publishers.java_router import JavaRouter
@@ -25,63 +28,78 @@ async def publishing_at_java(bench: Bench) -> None:
     await bench.keeper.publish(bench.order())
 
 
-async def test_last_lease_set_is_the_sessions_own_and_lets_clients_look_for_the_next_one(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
-    await publishing_at_java(bench)
-    await trio.sleep(3)
+async def retire(bench: Bench) -> None:
     await bench.keeper.retire(None)
-    await trio.sleep(2)
-    assert len(bench.given) == 2
     await bench.keeper.retire(bench.successor())
     await wait_all_tasks_blocked()
-    first, last = bench.given[-2:]
-    assert (first.is_published, last.is_published) == (True, False)
-    assert last.private_key == first.private_key
-    assert last.lease_set.encryption_keys == first.lease_set.encryption_keys
-    assert last.lease_set.published_s == first.lease_set.published_s + 1  # before the successor's
-    assert last.lease_set.published_s + last.lease_set.expires_s == START_MS // 1000 + 5 + 8
-    (lease,) = last.lease_set.leases
-    assert lease.end_s == START_MS // 1000 + 91  # Java I2P sends clients only what ends later than before
-    types = [type_ for _, type_, _ in bench.router.received]
-    assert types[-2:] == [CREATE_LEASE_SET_2, SEND_MESSAGE]  # at once
-    assert len(bench.handed_over_at) == 1
-    await trio.sleep(100)
-    assert len(bench.given) == 3
+
+
+async def test_successor_is_not_passed_on_and_clients_are_served_as_before(bench, autojump_clock):
+    await publishing_at_java(bench)
+    given = len(bench.given)
+    await retire(bench)
+    await trio.sleep(140)
+    assert len(bench.given) == given
+    assert (bench.handed_over_at, bench.abandoned_at) == ([], [])
     assert (bench.keeper.problem, bench.router.bodies(DESTROY_SESSION)) == ("", [])
+
+
+async def test_node_that_ends_lets_clients_look_for_the_successor(bench, autojump_clock):
+    await publishing_at_java(bench)
+    first = bench.published[-1]
+    await trio.sleep(3)
+    await retire(bench)
+    await trio.sleep(10)
+    bench.running.cancel()
+    await wait_all_tasks_blocked()
+    types = [type_ for _, type_, _ in bench.router.received]
+    assert types[-3:] == [CREATE_LEASE_SET_2, SEND_MESSAGE, DESTROY_SESSION]  # the message takes it along
+    body = bench.router.bodies(CREATE_LEASE_SET_2)[-1]
+    last = decode_lease_set(body[3:-37])
+    assert body[-32:] == first.private_key
+    assert last.encryption_keys == first.lease_set.encryption_keys
+    assert last.published_s == first.lease_set.published_s + 1  # the successor's is not older
+    assert last.expires_s == 0
+    (lease,) = last.leases
+    assert lease.end_s == START_MS // 1000 + 91  # clients are sent only what ends later than before
 
 
 async def test_last_lease_set_has_no_tunnel_that_ends_with_the_first_lease(bench, autojump_clock):
     bench.router = JavaRouter(bench.router_ms, tunnel_s=(40, 600))
     await bench.keeper.standby()
     await bench.keeper.publish(bench.order())
-    await bench.keeper.retire(None)
-    await bench.keeper.retire(bench.successor())
+    await retire(bench)
+    bench.running.cancel()
     await wait_all_tasks_blocked()
-    leases = bench.given[-1].lease_set.leases
+    leases = decode_lease_set(bench.router.bodies(CREATE_LEASE_SET_2)[-1][3:-37]).leases
     assert [(lease.tunnel, lease.end_s) for lease in leases] == [(8, START_MS // 1000 + 41)]
 
 
-async def test_nothing_is_given_where_no_tunnel_lasts_longer(bench, autojump_clock):
-    bench.router = JavaRouter(bench.router_ms, tunnel_s=(40,))
+@pytest.mark.parametrize("case", ["no successor", "no other tunnel", "i2pd"])
+async def test_nothing_is_given_at_the_end(bench: Bench, autojump_clock: MockClock, case: str) -> None:
+    bench.router = JavaRouter(bench.router_ms, tunnel_s=(40,) if case == "no other tunnel" else (600,))
+    if case == "i2pd":
+        bench.router = FakeRouter(bench.router_ms)
     await bench.keeper.standby()
     await bench.keeper.publish(bench.order())
-    given = len(bench.given)
-    await bench.keeper.retire(None)
-    await bench.keeper.retire(bench.successor())
+    if case == "no successor":
+        await bench.keeper.retire(None)
+    else:
+        await retire(bench)
+    given = len(bench.router.bodies(CREATE_LEASE_SET_2))
+    bench.running.cancel()
     await wait_all_tasks_blocked()
-    assert len(bench.given) == given
-    assert len(bench.handed_over_at) == 1
+    assert len(bench.router.bodies(CREATE_LEASE_SET_2)) == given
+    assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
 
 
 async def test_router_that_asks_a_retired_session_is_answered_until_no_client_uses_it(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     await publishing_at_java(bench)
-    await bench.keeper.retire(None)
-    await bench.keeper.retire(bench.successor())
-    await wait_all_tasks_blocked()
+    await retire(bench)
     last = bench.router.bodies(CREATE_LEASE_SET_2)[-1]
+    key = last[-32:]
     for _ in range(7):
         await trio.sleep(20)
         await bench.router.ask()
@@ -90,13 +108,12 @@ async def test_router_that_asks_a_retired_session_is_answered_until_no_client_us
     await trio.sleep(20)
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]  # not for a refusal
     assert len(bench.router.bodies(CREATE_SESSION)) == 2
+    assert {body for body in bench.router.bodies(CREATE_LEASE_SET_2)[2:] if body[-32:] == key} == {last}
 
 
 async def test_role_that_comes_back_is_published_with_a_newer_date(bench, autojump_clock):
     await publishing_at_java(bench)
-    await bench.keeper.retire(None)
-    await bench.keeper.retire(bench.successor())
-    await wait_all_tasks_blocked()
+    await retire(bench)
     last = bench.given[-1].lease_set.published_s
     published = await bench.keeper.publish(bench.order(9))
     assert bench.published[-1].lease_set.published_s == last + 1 == published.published_ms // 1000
