@@ -41,7 +41,7 @@ from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
 MAX_LINE_BYTES = 8192
-MAX_QUOTED_CHARACTERS = 100
+MAX_QUOTED_CHARACTERS = 200
 END_TIMEOUT_S = 5.0
 """A router on this machine closes an ended stream within milliseconds, unless it hangs."""
 

@@ -3,8 +3,6 @@
 I2CP carries packets and lets its client compose the LeaseSet. So this publisher keeps a session with tunnels
 ready on each member, publishes leases that are short, and hands clients over to its successor; and it has
 I2P's streaming protocol to itself. Each stream is joined to a connection of its own to the service.
-
-Not run against Java I2P.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ _HINTS = {
     "DUPLICATED_DEST": "end the tunnel or the program that uses the same keys at this router",
     "INVALID_KEY": "are the keys complete, and a bundle not expired by the router's clock?",
 }
+_DUPLICATE = "duplicate destination"
+"""What Java I2P says in place of DUPLICATED_DEST."""
 
 
 class SamConfig(Settings, frozen=True, kw_only=True):
@@ -369,7 +371,9 @@ def _told() -> Iterator[None]:
 
 
 def _sentence(error: BaseException) -> str:
-    hint = _HINTS.get(error.result, "") if isinstance(error, SamRefused) else ""
+    if not isinstance(error, SamRefused):
+        return str(error)
+    hint = _HINTS.get("DUPLICATED_DEST" if _DUPLICATE in str(error) else error.result, "")
     return f"{error}; {hint}" if hint else str(error)
 
 

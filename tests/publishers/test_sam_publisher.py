@@ -348,6 +348,13 @@ async def test_router_that_goes_away_is_named_by_standby_and_comes_back(make, ro
     ("command", "reply", "sentence"),
     [
         ("SESSION CREATE", "SESSION STATUS RESULT=DUPLICATED_DEST", "DUPLICATED_DEST; end the tunnel"),
+        (
+            "SESSION CREATE",
+            'SESSION STATUS RESULT=I2P_ERROR MESSAGE="Error creating I2PSocketManager: [SAM TCP '
+            "Client(CLOSED)]: Failed to build tunnels - Disconnected from router while waiting for tunnels: "
+            'duplicate destination"',  # Java I2P
+            "duplicate destination; end the tunnel",
+        ),
         ("SESSION CREATE", "SESSION STATUS RESULT=INVALID_KEY", "INVALID_KEY; are the keys complete"),
         (
             "SESSION CREATE",
