@@ -5,7 +5,7 @@ once a choke has acknowledged all that they have sent: then they send anew only 
 acknowledged (``Stream::ProcessAck``, ``ResendPacket``). Earlier ones know no choke. So a peer is held at
 first: nothing new is acknowledged, which stops it when its window is full. It gives up after some 10
 repetitions, and so is told of one more packet now and then. Packets of data that ask for an acknowledgement
-come from Java I2P, and from i2pd since 2.58; their senders are choked.
+come from Java I2P, and from i2pd 2.59; these peers are choked.
 
 Source: I2P's streaming specification, "Packet Format"; streaming documentation, "Other Parameters".
 """
@@ -119,7 +119,8 @@ class ReceiveHalf:
                 self._repetitions = 0
                 self._told += 1
             return self._told, missing
-        self._told = through = self.through
+        self._told, self._repetitions = self.through, 0
+        through = self.through
         if self._ahead:
             for sequence in sorted(self._ahead):
                 gap = range(through + 1, sequence)

@@ -268,6 +268,22 @@ def test_i2pd_whose_upload_is_not_read_for_ten_minutes_does_not_give_up() -> Non
         assert play.now_s < begun_s + 700
 
 
+def test_peer_that_is_held_is_never_acknowledged_more_than_it_has_sent() -> None:
+    play = Play(Limits(receive_buffer_bytes=8192))
+    stream = play.open()
+    for sequence in (1, 2, 3):
+        play.give(to(stream, sequence, data=bytes(1800)))
+    told = []
+    for _ in range(40):
+        told += [ack.ack_through for ack in play.give(to(stream, 3, data=bytes(1800)))]
+    assert told == [*[0] * 6, *[1] * 6, *[2] * 6, *[3] * 22]
+    stream.read(5400)
+    assert [ack.ack_through for ack in play.take()] == [3]
+    for sequence in (4, 5, 6):
+        play.give(to(stream, sequence, data=bytes(1800)))
+    assert [ack.ack_through for ack in play.after(1.0)] == [3]
+
+
 def test_stream_that_is_not_read_chokes_its_peer_and_unchokes_it() -> None:
     play = Play(Limits(receive_buffer_bytes=8192))
     stream = play.open()
