@@ -15,7 +15,8 @@ big-endian::
     32 GetDate             version string                                  33 SetDate
     41 CreateLeaseSet2     session u16 | store type u8 | LeaseSet2         none
                            | number of private keys u8
-                           | so many x (type u16 | length u16 | key)
+                           | so many x (type u16 | length u16 | key);
+                           neither with a Meta LeaseSet, for Java I2P
 
     20 SessionStatus            session u16 | status u8
     21 RequestLeaseSet          session u16 | n u8 | n x (gateway 32 | tunnel u32) | end u64 ms
@@ -31,8 +32,8 @@ big-endian::
 *Writing* has no state: each ``encode_…`` returns the bytes of one message. *Reading* has state: feed a
 `MessageDecoder` the received bytes, then take messages until there are none.
 
-Source: I2P's specification "I2CP". i2pd and Java I2P write the count of private keys differently for a Meta
-LeaseSet; i2pd needs it.
+Source: I2P's specification "I2CP". Behind a Meta LeaseSet i2pd needs the number of private keys, 0, and
+Java I2P reads none: it would take that for the beginning of the next message.
 """
 
 from __future__ import annotations
@@ -171,15 +172,20 @@ def encode_destroy_session(session: int) -> bytes:
 
 
 def encode_create_lease_set2(
-    session: int, store_type: int, lease_set: bytes, private_keys: Sequence[EncryptionKey] = ()
+    session: int,
+    store_type: int,
+    lease_set: bytes,
+    private_keys: Sequence[EncryptionKey] = (),
+    *,
+    counts_keys: bool = True,
 ) -> bytes:
     """Give the router a signed LeaseSet to publish, asked or unasked.
 
     ``store_type``: `META_LEASE_SET` or `LEASE_SET_2`. ``private_keys``: 32 bytes each, with which the router
-    decrypts what is sent to this session, in the order of the LeaseSet's; none for a Meta LeaseSet. The
-    router does not answer.
+    decrypts what is sent to this session, in the order of the LeaseSet's; none for a Meta LeaseSet.
+    ``counts_keys``: False for a Meta LeaseSet at Java I2P. The router does not answer.
     """
-    keys = bytes([len(private_keys)])
+    keys = bytes([len(private_keys)]) if counts_keys else b""
     for each in private_keys:
         if len(each.key) != _PRIVATE_KEY_BYTES:
             raise LocalProtocolError(f"an X25519 key has 32 bytes, not {len(each.key)}")

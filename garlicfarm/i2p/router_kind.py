@@ -25,14 +25,14 @@ class KindMemory:
     """
 
     def __init__(self, configured: RouterKind | None = None) -> None:
-        self._configured = configured
+        self.configured = configured
         self._disconnected: str | None = None  # the version of the Java I2P that said it last
 
     def kind(self, limits: BandwidthLimits | None, version: str) -> RouterKind:
         """The router behind a new connection. ``limits``: its answer, None where it gave none. ``version``:
         as its SetDate says. One that nothing is known of is taken for an i2pd."""
-        if self._configured is not None:
-            return self._configured
+        if self.configured is not None:
+            return self.configured
         has_burst = limits is not None and limits.burst_s > 0
         return "java" if has_burst or version == self._disconnected else "i2pd"
 

@@ -41,9 +41,15 @@ from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
 MAX_LINE_BYTES = 8192
-MAX_QUOTED_CHARACTERS = 100
+MAX_QUOTED_CHARACTERS = 200
 END_TIMEOUT_S = 5.0
 """A router on this machine closes an ended stream within milliseconds, unless it hangs."""
+
+NOT_READY = frozenset({"INVALID_ID", "I2P_ERROR"})
+"""How i2pd and Java I2P refuse a stream of a session that is still being created. I2P_ERROR has other causes,
+too, so it means that only until `SamSession.wait_ready` returns."""
+NOT_FOUND = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT", "INVALID_KEY"})
+"""How routers refuse a stream to a b32 address that they do not find, or not reach; Java I2P: INVALID_KEY."""
 
 _TOPIC = re.compile(r"[A-Z]+ [A-Z]+(?= |\Z)")
 _PAIR = re.compile(r' +([^ ="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^ "]*)))?(?= |\Z)')
@@ -218,7 +224,8 @@ async def _connect(address: Endpoint, login: RouterLogin | None) -> SamConnectio
     except OSError:
         raise UnreachableError(
             f"nothing listens at the SAM address {address.authority}",
-            "is the router running, and its SAM enabled?",
+            "is the router running, and its SAM enabled (in i2pd.conf: enabled = true of [sam]; in Java "
+            "I2P's clients.config: startOnLoad=true of net.i2p.sam.SAMBridge)?",
         ) from None
     connection = SamConnection(stream, address)
     try:
@@ -326,17 +333,26 @@ class SamSession:
     async def forward(self, port: int) -> None:
         """Have the router open a TCP connection to ``port`` for each stream that arrives, at the address
         from which this process has connected: loopback. i2pd ignores any other host. Allowed before
-        `wait_ready`, except that a router may then refuse it with INVALID_ID."""
+        `wait_ready`, except that a router may then refuse it (`NOT_READY`). Refused, it may be called
+        again."""
         connection = await _connect(self._address, self._login)
+        try:
+            await connection.send("STREAM FORWARD", {"ID": self._id, "PORT": str(port), "SILENT": "true"})
+            await connection.receive("STREAM FORWARD", "STREAM STATUS")
+        except BaseException:
+            connection.close()
+            raise
         self._connections.append(connection)
-        await connection.send("STREAM FORWARD", {"ID": self._id, "PORT": str(port), "SILENT": "true"})
-        await connection.receive("STREAM FORWARD", "STREAM STATUS")
 
     @asynccontextmanager
     async def connect(self, name: str) -> AsyncIterator[trio.SocketStream]:
         """A stream to ``name``, which is usually a b32 address. i2pd answers as soon as it has found a
-        LeaseSet, so that the stream may still lead nowhere; `SamRefused` with CANT_REACH_PEER: it found none.
-        (i2pd would keep a destination in base64 in its address book, or crash: see `SamConnection.lookup`.)
+        LeaseSet, so that the stream may still lead nowhere; `SamRefused` with one of `NOT_FOUND`: it found
+        none, or Java I2P has connected to nothing. (i2pd would keep a destination in base64 in its address
+        book, or crash: see `SamConnection.lookup`.)
+
+        Java I2P keeps each destination that it has ever found, and delivers by itself what is for a session
+        of its own: only the first stream to one shows that floodfills have its LeaseSet.
 
         Leaving ends the stream and waits until the router has, even if cancelled; at most 5 s, for a router
         that hangs. Do not close it yourself.

@@ -31,6 +31,10 @@ from garlicfarm_plugin_i2cp.prompt_stream import open_prompt_stream
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
 """Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
+_ENABLED: dict[RouterKind, str] = {
+    "i2pd": "in i2pd.conf: enabled = true of [i2cp]",
+    "java": "in Java I2P's router.config: no i2cp.disableInterface = true",
+}
 _ML_KEM_SINCE = (9, 67)
 _MAX_DATE_MS = (1 << 63) - 1
 
@@ -154,9 +158,11 @@ async def open_connection(router: RouterAddress, now_ms: Callable[[], int]) -> A
     except (OSError, trio.TooSlowError) as error:
         is_late = isinstance(error, trio.TooSlowError)
         text = f"no answer within {ANSWER_TIMEOUT_S:.0f} s" if is_late else cause_of(error)
+        kind = router.kind.configured
+        where = "; ".join(_ENABLED.values()) if kind is None else _ENABLED[kind]
         raise PublisherError(
-            f"I2CP at {router.text} cannot be reached: {text}; is the router running, with I2CP enabled (in "
-            "i2pd.conf: enabled = true of [i2cp])?"
+            f"I2CP at {router.text} cannot be reached: {text}; is the router running, with I2CP enabled "
+            f"({where})?"
         ) from None
     try:
         yield Connection(stream, router, now_ms)

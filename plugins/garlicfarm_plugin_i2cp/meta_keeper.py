@@ -236,7 +236,9 @@ class MetaKeeper:
         assert order.lease_set is not None
         session.is_waiting = False
         session.given, session.given_at = order, trio.current_time()
-        lease_set = encode_create_lease_set2(session.id, META_LEASE_SET, order.lease_set)
+        lease_set = encode_create_lease_set2(
+            session.id, META_LEASE_SET, order.lease_set, counts_keys=connection.kind == "i2pd"
+        )
         session.heartbeat.on_asked(session.given_at, partial(self._on_taken, order))
         await connection.send(lease_set, GET_DATE)
 

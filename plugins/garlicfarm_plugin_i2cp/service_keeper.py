@@ -13,6 +13,10 @@ session offers it, and replaces one on standby, which no client knows, at once.
 There is one session at a time. A retired one is kept until no client uses it any more, and is ready to
 publish again until then; afterwards a new one is opened, with a new encryption key.
 
+Java I2P delivers what its own clients send to a destination of its own without tunnels. So clients at the
+router of a member on standby reach the session there, and are served as by the publisher: they have no other
+way. No other client knows a LeaseSet of that session.
+
 New keys that a file holds are not used while clients know those in use: i2pd checks the answer to a SYN with
 the key of the LeaseSet that it has. So `is_ready` is False while an order stands: another member is named.
 The new keys are used once no client can know the old ones, and with the next order at the latest. They need
@@ -219,10 +223,11 @@ class ServiceKeeper:
 
     def send(self, peer: bytes, payload: bytes) -> None:
         """Queue ``payload``, gzip, for a peer's binary destination, or drop it. A session on standby sends
-        nothing: its router would send its LeaseSet along, and the peer would leave the publisher for it."""
+        nothing at i2pd, which would send its LeaseSet along, and the peer would leave the publisher for it.
+        At Java I2P only clients of the same router reach it."""
         if self.session is None:
             self.dropped["no session"] += 1
-        elif self.session.phase == "standby":
+        elif self.session.phase == "standby" and self.router_kind != "java":
             self.dropped["on standby"] += 1
         elif not self.room:
             self.dropped["queue full"] += 1

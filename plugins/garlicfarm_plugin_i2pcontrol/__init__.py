@@ -32,7 +32,7 @@ from garlicfarm.plugin_settings import Hops, Settings, collect_problems, setting
 from garlicfarm.regular_files import reading
 from garlicfarm.router import Bandwidth, DestinationStatus, OwnLookUp, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.answering import answer_tests
-from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
+from garlicfarm_plugin_i2pcontrol.client import WHERE_PASSWORD, I2PControlClient, Question
 from garlicfarm_plugin_i2pcontrol.measurement import measure, measure_own
 
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
@@ -274,7 +274,7 @@ def _control_password(path: Path) -> str:
         raise ConfigError(
             [
                 f"{path} does not exist; create it with mode 0600, and put the password of the router's "
-                "I2PControl on its first line (in i2pd.conf: password of [i2pcontrol])"
+                f"I2PControl on its first line ({WHERE_PASSWORD})"
             ]
         ) from None
     if not 1 <= len(password) <= MAX_PASSWORD_CHARACTERS:

@@ -24,6 +24,9 @@ MAX_RESPONSE_BYTES: Final = 65_536
 
 METHOD_NOT_FOUND: Final = -32601
 PASSWORD_REFUSED: Final = -32001
+WHERE_PASSWORD: Final = (
+    "in i2pd.conf: password of [i2pcontrol]; Java I2P's is itoopie until it is set in its I2PControl"
+)
 TOKEN_REFUSED: Final = frozenset({-32002, -32003, -32004})  # none sent, unknown, expired
 
 
@@ -124,7 +127,7 @@ class I2PControlClient:
         if result == {} or (error and error.code == PASSWORD_REFUSED):
             raise RouterError(
                 f"I2PControl at {self._name} refused the password; put the router's own "
-                "(in i2pd.conf: password of [i2pcontrol]) into password_file, and start again"
+                f"({WHERE_PASSWORD}) into password_file, and start again"
             )
         reason = repr(error.message) if error else "it gave no token"
         raise RouterError(f"I2PControl at {self._name} refused to authenticate: {reason:.200}")

@@ -20,14 +20,12 @@ from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import RemoteProtocolError, RouterError, UnreachableError, first_error
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_options import tunnel_options
-from garlicfarm.net.sam import SamRefused, SamSession
+from garlicfarm.net.sam import NOT_FOUND, NOT_READY, SamRefused, SamSession
 from garlicfarm.router import ConnectTest, OwnLookUp, RemoteStatus
 from garlicfarm.transport import Endpoint
 
 ANSWER_TIMEOUT_S = 15.0
 ASK_EACH_S = 1.0
-UNREACHABLE = frozenset({"CANT_REACH_PEER", "PEER_NOT_FOUND", "KEY_NOT_FOUND", "TIMEOUT"})
-NO_SESSION_YET = "INVALID_ID"
 
 
 async def measure(sam: Endpoint, login: RouterLogin | None, hash_: bytes, hops: int) -> RemoteStatus:
@@ -86,9 +84,9 @@ async def _test(session: SamSession, address: str, ready: trio.Event) -> tuple[i
                 test = ConnectTest(ms=_ms_since(begun), ok=is_reached)
             return fetched_ms, test
         except SamRefused as refused:
-            if is_last and refused.result in UNREACHABLE:
+            if is_last and refused.result in NOT_FOUND:
                 return None, ConnectTest(ms=_ms_since(begun), ok=False)
-            if is_last or refused.result not in {*UNREACHABLE, NO_SESSION_YET}:
+            if is_last or refused.result not in NOT_FOUND | NOT_READY:
                 raise
         with trio.move_on_after(ASK_EACH_S):
             await ready.wait()

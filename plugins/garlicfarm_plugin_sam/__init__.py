@@ -7,8 +7,9 @@ session ends with the process.
 A publication counts as such when the router has answered SESSION CREATE, and a second session of its own,
 with a destination made for that moment, has found a LeaseSet of the service and begun a stream to it. (The
 router's NAMING LOOKUP cannot show that: i2pd keeps in its address book what it has ever found.) For some ten
-minutes after the role has changed that may be the predecessor's LeaseSet. A test by another member tells
-more: docs/howto/publish.md.
+minutes after the role has changed that may be the predecessor's LeaseSet. Java I2P looks for a destination
+only once in its life, and begins the stream inside the router. A test by another member tells more:
+docs/howto/publish.md.
 
 On standby it keeps a connection to SAM open, so that it notices at once when the router is gone.
 """
@@ -35,7 +36,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.session_options import tunnel_options
-from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
+from garlicfarm.net.sam import NOT_FOUND, NOT_READY, SamRefused, SamSession, open_sam, sam_endpoint
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, collect_problems, setting
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite, PublisherStatus, PublishOrder
 from garlicfarm.router import DestinationStatus, Tunnels
@@ -51,6 +52,8 @@ _HINTS = {
     "DUPLICATED_DEST": "end the tunnel or the program that uses the same keys at this router",
     "INVALID_KEY": "are the keys complete, and a bundle not expired by the router's clock?",
 }
+_DUPLICATE = "duplicate destination"
+"""What Java I2P says in place of DUPLICATED_DEST."""
 
 
 class SamConfig(Settings, frozen=True, kw_only=True):
@@ -250,13 +253,17 @@ class SamPublisher(Publisher):
     async def _get_ready(self, session: SamSession) -> None:
         is_forwarding = True
         try:
-            await session.forward(self._target.port)  # i2pd takes it at once, so that no stream is lost
+            await self._forward(session)  # i2pd takes it at once, so that no stream is lost
         except SamRefused as refused:
-            if refused.result != "INVALID_ID":
+            if refused.result not in NOT_READY:
                 raise
             is_forwarding = False
         await session.wait_ready()
         if not is_forwarding:
+            await self._forward(session)
+
+    async def _forward(self, session: SamSession) -> None:
+        with self._answering():
             await session.forward(self._target.port)
 
     async def _watch_standby(self, scope: trio.CancelScope) -> None:
@@ -305,7 +312,7 @@ class SamPublisher(Publisher):
                     async with client.connect(b32_address(self.destination)):
                         return
                 except SamRefused as refused:
-                    if refused.result not in ("CANT_REACH_PEER", "TIMEOUT"):
+                    if refused.result not in NOT_FOUND:
                         raise
                     self._problem = (
                         "the session is open, but the service cannot be found from this router yet"
@@ -364,7 +371,9 @@ def _told() -> Iterator[None]:
 
 
 def _sentence(error: BaseException) -> str:
-    hint = _HINTS.get(error.result, "") if isinstance(error, SamRefused) else ""
+    if not isinstance(error, SamRefused):
+        return str(error)
+    hint = _HINTS.get("DUPLICATED_DEST" if _DUPLICATE in str(error) else error.result, "")
     return f"{error}; {hint}" if hint else str(error)
 
 

@@ -11,6 +11,7 @@ import trio
 from garlicfarm.lab.processes import free_ports
 from tests.publishers.i2cp_keys import now_ms
 from tests.publishers.i2cp_router import FakeRouter, Listening
+from tests.publishers.java_router import JavaRouter
 from tests.publishers.sam_router import SamRouter
 
 
@@ -24,7 +25,17 @@ def target() -> Iterator[str]:
 @pytest.fixture
 async def listening(nursery: trio.Nursery) -> Listening:
     """A router that asks for a LeaseSet at once."""
-    router, serving = FakeRouter(now_ms), trio.CancelScope()
+    return await listen(nursery, FakeRouter(now_ms))
+
+
+@pytest.fixture
+async def java_listening(nursery: trio.Nursery) -> Listening:
+    """The same, a Java I2P."""
+    return await listen(nursery, JavaRouter(now_ms))
+
+
+async def listen(nursery: trio.Nursery, router: FakeRouter) -> Listening:
+    serving = trio.CancelScope()
 
     async def serve(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
         with serving:

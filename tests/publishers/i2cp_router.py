@@ -44,6 +44,7 @@ class FakeRouter:
     garbage: bytes | None = None
     tunnel_s: tuple[int, ...] = (600,)
     limits: tuple[int, ...] | None = ()
+    destroys_silently: bool = False
     reason: bytes = b""
     version: bytes = b"2.45.1"
     carries: bool = False
@@ -152,7 +153,8 @@ class FakeRouter:
             elif type_ == RECONFIGURE_SESSION:
                 await send(stream, 20, b"\x12\x34\x02")
             elif type_ == DESTROY_SESSION:
-                await send(stream, 20, b"\x12\x34\0")
+                if not self.destroys_silently:
+                    await send(stream, 20, b"\x12\x34\0")
                 return
 
     async def _ask_later(self, after_s: float) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.i2p.encoding import decode
-from garlicfarm.i2p.lease_set import decode_lease_set
+from garlicfarm.i2p.i2cp import META_LEASE_SET
+from garlicfarm.i2p.lease_set import decode_lease_set, verify_meta_lease_set
 from garlicfarm.i2p.offline_signature import OfflineSignature, signer
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.signing import SIGNATURE_BYTES
@@ -24,12 +25,17 @@ _KEY_BYTES = 32
 class JavaRouter(FakeRouter):
     """It says why it refuses a session (SessionConfig.verifySignature) or a LeaseSet (CreateLeaseSet2Message,
     ClientMessageEventListener.handleCreateLeaseSet, KademliaNetworkDatabaseFacade.validate), and closes the
-    connection."""
+    connection. It reads nothing behind a Meta LeaseSet, so that what comes there begins another message. A
+    session that is destroyed is not answered."""
 
     limits: tuple[int, ...] | None = LIMITS
     version: bytes = b"0.9.64"
+    destroys_silently: bool = True
+    is_shifted: bool = False
 
     def objection(self, type_: int, body: bytes) -> bytes:
+        if self.is_shifted:
+            return b"net.i2p.data.i2cp.I2CPMessageException: Invalid message length specified"
         if type_ == CREATE_SESSION:
             return self._of_session(body)
         return self._of_lease_set(body) if type_ == CREATE_LEASE_SET_2 else b""
@@ -55,6 +61,14 @@ class JavaRouter(FakeRouter):
         return b""
 
     def _of_lease_set(self, body: bytes) -> bytes:
+        if body[2] == META_LEASE_SET:
+            now_s = self.now_ms() // 1000
+            try:
+                verify_meta_lease_set(body[3:], now_s)
+            except ValueError:
+                verify_meta_lease_set(body[3:-1], now_s)
+                self.is_shifted = True
+            return b""
         keys = body[-_KEY_BYTES:]
         lease_set = decode_lease_set(body[3 : -_KEY_BYTES - 5])
         (key,) = lease_set.encryption_keys

@@ -14,7 +14,8 @@ class SamRouter:
     """Use it as an async context manager. ``replies``: command → line without its end, raw bytes to send, or
     None for no answer at all; "" closes the connection. ``greeting``: first bytes of each stream.
     ``service``: what a stream leads to, if anything. ``is_found``: whether a look-up finds the service.
-    ``closing``: after the client's EOF it closes once this is set."""
+    ``closing``: after the client's EOF it closes once this is set. ``is_java``: it refuses streams as Java
+    I2P 2.7.0, and then closes the connection (SAMv3Handler.execStreamMessage)."""
 
     def __init__(self) -> None:
         self.replies: dict[str, str | bytes | None] = {}
@@ -23,6 +24,7 @@ class SamRouter:
         self.forwards: dict[str, str] = {}
         self.streams = 0
         self.is_found = True
+        self.is_java = False
         self.closing = trio.Event()
         self.closing.set()
         self.eofs = 0
@@ -31,6 +33,7 @@ class SamRouter:
         self.changed = trio.Event()
         self._connections: dict[trio.SocketStream, list[str]] = {}
         self._unanswered: list[trio.SocketStream] = []
+        self._creating: set[str] = set()
 
     async def __aenter__(self) -> SamRouter:
         self._manager = trio.open_nursery()
@@ -58,6 +61,13 @@ class SamRouter:
         for stream in self._unanswered:
             await stream.send_all(b"SESSION STATUS RESULT=OK DESTINATION=key\n")
         self._unanswered.clear()
+        self._creating.clear()
+
+    async def say(self, command: str, data: bytes) -> None:
+        """Send this on all connections that had ``command``."""
+        for stream, commands in [*self._connections.items()]:
+            if command in commands and stream.socket.fileno() >= 0:
+                await stream.send_all(data)
 
     def kill(self) -> None:
         """End all connections, and listen no longer, as a killed process does."""
@@ -110,6 +120,20 @@ class SamRouter:
             self._connections.pop(stream)
             self._note()
 
+    def _java(self, session: str, command: str, arguments: dict[str, str]) -> str:
+        if session not in self.sessions:
+            result, message = "INVALID_ID", f"STREAM SESSION ID {session} does not exist"
+        elif session in self._creating:
+            result, message = "I2P_ERROR", f"specified ID {session} is not a STREAM session"
+        elif command == "STREAM CONNECT" and not self.is_found:
+            result, message = "INVALID_KEY", f"Lease set not found: {arguments['DESTINATION']}"
+        elif command == "STREAM FORWARD" and session in self.forwards:
+            message = "Forwarding failed : a forwarding server is already defined for this destination"
+            result = "I2P_ERROR"
+        else:
+            return "STREAM STATUS RESULT=OK"
+        return f'STREAM STATUS RESULT={result} MESSAGE="{message}"'
+
     async def _command(self, stream: trio.SocketStream, line: str, mine: list) -> None:
         self.commands.append(line)
         self._note()
@@ -124,15 +148,19 @@ class SamRouter:
         }.get(command, "STREAM STATUS RESULT=OK")
         if command == "STREAM CONNECT" and not self.is_found:
             reply = "STREAM STATUS RESULT=CANT_REACH_PEER"
+        if self.is_java and command.startswith("STREAM"):
+            reply = self._java(session, command, arguments)
         given = self.replies.get(command, reply)
         if command == "SESSION CREATE" and (given is None or given == reply):
             self.sessions[session] = arguments["DESTINATION"]
             mine.append((self.sessions, session))
-        if command == "STREAM FORWARD" and given == reply:
+        if command == "STREAM FORWARD" and given == reply == "STREAM STATUS RESULT=OK":
             self.forwards[session] = arguments["PORT"]
             mine.append((self.forwards, session))
         if command == "SESSION CREATE" and given is None:
             self._unanswered.append(stream)
+            self._creating.add(session)
+        is_refusal = self.is_java and command.startswith("STREAM") and given != "STREAM STATUS RESULT=OK"
         if given == "":
             stream.socket.close()
         elif given is not None:
@@ -142,6 +170,8 @@ class SamRouter:
                 self.streams += 1
                 data += self.greeting
             await stream.send_all(data)
+            if is_refusal:
+                await stream.aclose()
             if is_stream and self.service is not None:
                 await self.service(stream)
                 await stream.aclose()

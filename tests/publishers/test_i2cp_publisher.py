@@ -19,7 +19,7 @@ from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm.testing.publisher_suite import Order, PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import LIFETIME_S, bundle, long_term_keys, now_ms, publication
-from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, Listening
+from tests.publishers.i2cp_router import CREATE_LEASE_SET_2, CREATE_SESSION, DATE, DESTROY_SESSION, Listening
 
 KEYS = long_term_keys()
 
@@ -60,6 +60,19 @@ async def test_router_gets_a_signed_session_and_the_signed_lease_set(listening, 
     assert configuration.options["inbound.length"] == configuration.options["outbound.length"] == "3"
     (lease_set,) = listening.router.lease_sets
     assert verify_meta_lease_set(lease_set, now_ms() // 1000).destination == keys.destination
+
+
+@pytest.mark.parametrize("keys", [KEYS, bundle(now_ms())], ids=["long-term", "bundle"])
+async def test_java_gets_the_meta_lease_set_and_nothing_behind_it(java_listening, keys):
+    async with publisher_at(java_listening.address, keys) as publisher:
+        await publisher.standby()
+        for number in range(2):
+            await publisher.publish(publication(keys, 7 + number, now_ms()))
+        assert (await publisher.status()).is_publishing
+        assert (await publisher.status()).problems == ()
+    body = java_listening.router.bodies(CREATE_LEASE_SET_2)[0]
+    assert verify_meta_lease_set(body[3:], now_ms() // 1000).destination == keys.destination
+    assert len(java_listening.router.bodies(CREATE_SESSION)) == 1
 
 
 async def test_error_inside_leaves_as_it_is_and_the_session_is_destroyed(listening: Listening) -> None:

@@ -184,17 +184,65 @@ async def test_cancelled_publication_goes_on_when_it_is_called_again(make: Make,
         assert session in router.sessions
 
 
-async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(make, router):
-    router.replies["STREAM FORWARD"] = "STREAM STATUS RESULT=INVALID_ID"
+async def test_java_that_forwards_only_for_a_ready_session_is_asked_again(make, router, target):
+    router.is_java, router.is_found = True, False
     router.replies["SESSION CREATE"] = None
     async with make() as publisher, trio.open_nursery() as nursery:
         await publisher.standby()
         nursery.start_soon(publisher.publish, ORDER)
         await router.seen("STREAM FORWARD")
+        await router.seen("SESSION CREATE", 2)
         await wait_all_tasks_blocked()
-        del router.replies["STREAM FORWARD"], router.replies["SESSION CREATE"]
         await router.answer_sessions()
+        await router.seen("STREAM CONNECT", 3)
+        assert [*router.forwards.values()] == [target.partition(":")[2]]
+        status = await publisher.status()
+        assert "cannot be found from this router yet" in status.problems[0]
+        router.is_found = True
+        while not (await publisher.status()).is_publishing:  # noqa: ASYNC110 - as the node asks
+            await trio.sleep(0.001)
+        await router.seen("HELLO VERSION", len(router.told("HELLO VERSION")) + 5)
+        status = await publisher.status()
+        assert (status.is_publishing, status.is_ready, status.problems) == (True, True, ())
+        assert len(router.told("STREAM FORWARD")) == 2
+        router.cut("STREAM FORWARD")
+        assert "closed the SAM connection" in await lost(publisher)
+
+
+async def test_refusal_of_a_forwarding_that_comes_after_the_session_is_ready_is_understood(make, router):
+    router.replies["STREAM FORWARD"] = None
+    async with make() as publisher, trio.open_nursery() as nursery:
+        await publisher.standby()
+        nursery.start_soon(publisher.publish, ORDER)
+        await router.seen("STREAM FORWARD")
+        await router.seen("SESSION CREATE", 2)
+        await wait_all_tasks_blocked()
+        del router.replies["STREAM FORWARD"]
+        late = b'STREAM STATUS RESULT=I2P_ERROR MESSAGE="specified ID is not a STREAM session"\n'
+        await router.say("STREAM FORWARD", late)
         await router.seen("STREAM FORWARD", 2)
+    assert len(router.told("STREAM FORWARD")) == 2
+
+
+async def test_forwarding_that_is_never_answered_is_told(make, router, monkeypatch):
+    router.replies["STREAM FORWARD"] = None
+    async with make() as publisher:
+        await publisher.standby()
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", LIMIT_S)
+        await refused(publisher, f"does not answer within {LIMIT_S:g} s")
+        while router.sessions:
+            await router.changed.wait()
+
+
+@pytest.mark.parametrize("command", ["SESSION CREATE", "STREAM FORWARD"])
+async def test_answers_that_come_twice_end_nothing(make, router, command):
+    async with publishing(make()) as publisher:
+        topic = {"SESSION CREATE": "SESSION STATUS", "STREAM FORWARD": "STREAM STATUS"}[command]
+        await router.say(command, f"{topic} RESULT=OK\n{topic} RESULT=I2P_ERROR\n".encode())
+        await router.seen("HELLO VERSION", len(router.told("HELLO VERSION")) + 3)
+        assert (await publisher.status()).is_publishing
+        router.cut(command)
+        assert "closed the SAM connection" in await lost(publisher)
 
 
 async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(make, mock_clock, monkeypatch):
@@ -300,6 +348,13 @@ async def test_router_that_goes_away_is_named_by_standby_and_comes_back(make, ro
     ("command", "reply", "sentence"),
     [
         ("SESSION CREATE", "SESSION STATUS RESULT=DUPLICATED_DEST", "DUPLICATED_DEST; end the tunnel"),
+        (
+            "SESSION CREATE",
+            'SESSION STATUS RESULT=I2P_ERROR MESSAGE="Error creating I2PSocketManager: [SAM TCP '
+            "Client(CLOSED)]: Failed to build tunnels - Disconnected from router while waiting for tunnels: "
+            'duplicate destination"',  # Java I2P
+            "duplicate destination; end the tunnel",
+        ),
         ("SESSION CREATE", "SESSION STATUS RESULT=INVALID_KEY", "INVALID_KEY; are the keys complete"),
         (
             "SESSION CREATE",

@@ -93,7 +93,8 @@ async def test_wrong_password_is_told_in_one_sentence(control_server, show, wron
     assert await show(control_server.url) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: farm farm: I2PControl at 127.0.0.1")
-    assert line.endswith("of [i2pcontrol]) into password_file, and start again")
+    assert "(in i2pd.conf: password of [i2pcontrol]; Java I2P's is itoopie until" in line
+    assert line.endswith(") into password_file, and start again")
 
 
 async def stay_silent(stream: trio.abc.Stream) -> None:

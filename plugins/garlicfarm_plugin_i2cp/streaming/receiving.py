@@ -1,5 +1,12 @@
 """The receiving half of a stream: packets in any order to bytes in order.
 
+A peer that should send nothing new is choked, or held. Streams of i2pd 2.55 and 2.56 stand still for ever
+once a choke has acknowledged all that they have sent: then they send anew only when something is
+acknowledged (``Stream::ProcessAck``, ``ResendPacket``). Earlier ones know no choke. So a peer is held at
+first: nothing new is acknowledged, which stops it when its window is full. It gives up after some 10
+repetitions, and so is told of one more packet now and then. Packets of data that ask for an acknowledgement
+come from Java I2P, and from i2pd 2.59; these peers are choked.
+
 Source: I2P's streaming specification, "Packet Format"; streaming documentation, "Other Parameters".
 """
 
@@ -10,6 +17,8 @@ from garlicfarm_plugin_i2cp.streaming.packet import MAX_NACKS
 
 _MAX_AHEAD = 512
 """How far a packet may be ahead of the next one: the largest window in use (i2pd)."""
+_PATIENCE = 6
+"""So many packets a peer that is held repeats until one is acknowledged."""
 
 
 class ReceiveHalf:
@@ -24,7 +33,13 @@ class ReceiveHalf:
         self._data = bytearray()
         self._ahead: dict[int, tuple[bytes, bool]] = {}
         self._ahead_bytes = 0
-        self._choked = False
+        self.is_full = False
+        """Whether the peer should send nothing new, by the last `acknowledgement` or `look`."""
+        self.can_be_choked = False
+        """It asks for acknowledgements."""
+        self._told = 0
+        """All up to this packet is acknowledged."""
+        self._repetitions = 0
 
     def receive_first(self, data: bytes, *, is_close: bool) -> None:
         """What SYN brings."""
@@ -36,6 +51,8 @@ class ReceiveHalf:
         """Take packet ``sequence``. Returns whether there are new bytes to read, or their end."""
         if self.is_closed:
             return False
+        if self.is_full and self._told < sequence <= self.through:
+            self._repetitions += 1
         if sequence == self.through + 1:
             if self._pool.room(len(self._data), self._limit) == 0:
                 return False
@@ -86,17 +103,24 @@ class ReceiveHalf:
     def has_gap(self) -> bool:
         return bool(self._ahead)
 
-    @property
-    def is_choked(self) -> bool:
-        """Whether the peer should send nothing new: from half of the buffer on, until a quarter."""
+    def look(self) -> bool:
+        """Whether the peer should send nothing new: from half of the buffer on, until a quarter. What is
+        ahead counts for one that can be choked; another has to be told what is missing."""
         limit = self._pool.limit(self._limit)
-        self._choked = self.buffered > limit // (4 if self._choked else 2)
-        return self._choked
+        used = self.buffered if self.can_be_choked else len(self._data)
+        self.is_full = not self.is_closed and used > limit // (4 if self.is_full else 2)
+        return self.is_full
 
     def acknowledgement(self) -> tuple[int, list[int]]:
         """``ack_through`` and the NACKs below it, at most `MAX_NACKS`."""
-        through = self.through
         missing: list[int] = []
+        if self.look() and not self.can_be_choked:
+            if self._repetitions >= _PATIENCE:
+                self._repetitions = 0
+                self._told += 1
+            return self._told, missing
+        self._told, self._repetitions = self.through, 0
+        through = self.through
         if self._ahead:
             for sequence in sorted(self._ahead):
                 gap = range(through + 1, sequence)

@@ -137,9 +137,9 @@ class Stream:
     def read(self, size: int) -> bytes:
         """At most ``size`` received bytes; b"": there are none now (see `is_at_eof`, `ended`). What was
         received before the stream was closed stays readable."""
+        was_full = self._receive.is_full
         data = self._receive.read(size)
-        was_choked = self._unchoking == UNCHOKING_PACKETS
-        if data and was_choked and self.ended is None and not self._receive.is_choked:
+        if data and was_full and self.ended is None and not self._receive.look():
             self._ack_s = float("-inf")
             self._on_change(self)
         return data
@@ -306,6 +306,8 @@ class Stream:
             self.active_s = now_s
             self._on_event(Readable(self))
         self._unacknowledged += 1
+        if packet.sequence and packet.flags & DELAY_REQUESTED:
+            self._receive.can_be_choked = True
         if not is_next or had_gap or self._unacknowledged >= PACKETS_PER_ACK or packet.flags & CLOSE:
             self._ack_s = now_s
         elif self._ack_s is None:
@@ -332,12 +334,12 @@ class Stream:
             self.end("closed")
 
     def _encode(self, sequence: int, flags: int, data: bytes = b"") -> bytes:
-        """Every packet acknowledges what has come, and chokes the peer or not."""
+        """Every packet acknowledges what has come, unless the peer is held, and chokes it or not."""
         through, nacks = self._receive.acknowledgement()
         packet = Packet(self.peer_id, self.id, sequence, through, nacks, flags, data=data)
         self._ack_s = None
         self._unacknowledged = 0
-        if self._receive.is_choked:
+        if self._receive.is_full and self._receive.can_be_choked:
             self._unchoking = UNCHOKING_PACKETS
             packet.delay_ms = _CHOKED_MS
         elif self._unchoking:

@@ -295,9 +295,15 @@ async def test_members_without_sam_or_i2cp_or_with_a_key_of_another_leave_the_ro
             found = await until_named(farm, 3)
             ranking = await until_all_post(farm)
             assert ranking["publication"]["can_publish"] == [3]
-            words = "is the router running, and its SAM enabled?"
+            words = (
+                "is the router running, and its SAM enabled (in i2pd.conf: enabled = true of [sam]; in Java "
+                "I2P's clients.config: startOnLoad=true of net.i2p.sam.SAMBridge)?"
+            )
             assert problems(found[1]) == [f"nothing listens at the SAM address {closed[0]}; {words}"]
-            words = "is the router running, with I2CP enabled (in i2pd.conf: enabled = true of [i2cp])?"
+            words = (
+                "is the router running, with I2CP enabled (in i2pd.conf: enabled = true of [i2cp]; in Java "
+                "I2P's router.config: no i2cp.disableInterface = true)?"
+            )
             assert problems(found[2]) == [
                 f"I2CP at {closed[1]} cannot be reached: Connection refused; {words}"
             ]

@@ -13,6 +13,7 @@ from tests.publishers.i2cp_router import (
     CREATE_SESSION,
     DESTROY_SESSION,
     SEND_MESSAGE,
+    send,
 )
 from tests.publishers.java_router import JavaRouter
 from tests.publishers.service_keeper.keeper_bench import SESSION, START_MS, Bench
@@ -119,3 +120,18 @@ async def test_bundle_is_signed_anew_after_an_old_java_has_refused_it(bench, aut
     assert "clock skew" in bench.keeper.problem
     await bench.keeper.standby()
     assert bench.keeper.router_kind == "java"
+
+
+async def test_clients_at_the_router_of_a_standby_are_served(bench, autojump_clock):
+    bench.router = JavaRouter(bench.router_ms)
+    await bench.keeper.standby()
+    (stream,) = bench.router.streams
+    await send(stream, 31, SESSION + bytes(4) + b"\0\0\0\5hello")
+    await wait_all_tasks_blocked()
+    assert bench.payloads == [b"hello"]
+    bench.keeper.send(b"client", b"answer")
+    await wait_all_tasks_blocked()
+    (sent,) = bench.router.bodies(SEND_MESSAGE)
+    assert sent == SESSION + b"client" + b"\0\0\0\6answer" + bytes(4)
+    assert bench.keeper.dropped == {}
+    assert bench.published == []

@@ -19,6 +19,7 @@ from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CHOKE_MS,
     CLOSE,
+    DELAY_REQUESTED,
     FROM_INCLUDED,
     MAX_PACKET_SIZE,
     NO_ACK,
@@ -110,7 +111,11 @@ class Client:
         sequence, self._next = self._next, self._next + 1
         if self._through < 0:
             flags |= NO_ACK
-        self._send(Packet(self._to, self.id, sequence, max(self._through, 0), flags=flags, data=data))
+        packet = Packet(self._to, self.id, sequence, max(self._through, 0), flags=flags, data=data)
+        if sequence == 1:  # as Java I2P, now and then
+            packet.flags |= DELAY_REQUESTED
+            packet.delay_ms = 0
+        self._send(packet)
 
     def _send(self, packet: Packet) -> None:
         sign = self._keys.sign if packet.flags & (SYNCHRONIZE | CLOSE | RESET) else None

@@ -11,6 +11,7 @@ from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import DELAY_REQUESTED, RESET, Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.stream import Ended, Stream, Writable
+from tests.publishers.streaming.old_i2pd import OldI2pd
 from tests.publishers.streaming.play import PEER, Play, syn, to
 
 
@@ -228,20 +229,76 @@ def test_choked_peer_gets_nothing_new_until_it_is_not(play: Play, stream: Stream
     assert packet.data == b"more"
 
 
-def test_stream_that_is_not_read_chokes_its_peer_and_unchokes_it() -> None:
+def give_as_java(play: Play, stream: Stream) -> None:
+    """The first packet, empty, which asks for an acknowledgement."""
+    packet = to(stream, 1, flags=DELAY_REQUESTED)
+    packet.delay_ms = 0
+    (ack,) = play.give(packet)
+    assert ack.ack_through == 1
+
+
+@pytest.mark.parametrize("round_trip_s", [0.002, 0.05, 0.4, 1.5])
+def test_i2pd_whose_upload_is_read_slowly_goes_on(round_trip_s: float) -> None:
+    play = Play(Limits(receive_buffer_bytes=1 << 17))
+    stream = play.open()
+    peer = OldI2pd(play, stream, count=400, round_trip_s=round_trip_s)
+    received = bytearray()
+    begun_s = play.now_s
+    while not peer.is_done:
+        peer.tick()
+        assert play.now_s < begun_s + 300, f"it has stopped at {len(received)} bytes"
+        if len(received) < (play.now_s - begun_s) * 40_000:
+            received += stream.read(4096)
+    received += stream.read(1 << 20)
+    assert received == b"".join(each.to_bytes(4, "big") * 450 for each in range(1, 401))
+    assert play.streams.buffered == 0
+
+
+def test_i2pd_whose_upload_is_not_read_for_ten_minutes_does_not_give_up() -> None:
+    play = Play(Limits(receive_buffer_bytes=1 << 17))
+    stream = play.open()
+    peer = OldI2pd(play, stream, count=100, round_trip_s=0.4)
+    begun_s = play.now_s
+    while play.now_s < begun_s + 600:
+        peer.tick()
+    assert not peer.is_done
+    while not peer.is_done:
+        peer.tick()
+        stream.read(4096)
+        assert play.now_s < begun_s + 700
+
+
+def test_peer_that_is_held_is_never_acknowledged_more_than_it_has_sent() -> None:
     play = Play(Limits(receive_buffer_bytes=8192))
     stream = play.open()
     for sequence in (1, 2, 3):
         play.give(to(stream, sequence, data=bytes(1800)))
+    told = []
+    for _ in range(40):
+        told += [ack.ack_through for ack in play.give(to(stream, 3, data=bytes(1800)))]
+    assert told == [*[0] * 6, *[1] * 6, *[2] * 6, *[3] * 22]
+    stream.read(5400)
+    assert [ack.ack_through for ack in play.take()] == [3]
+    for sequence in (4, 5, 6):
+        play.give(to(stream, sequence, data=bytes(1800)))
+    assert [ack.ack_through for ack in play.after(1.0)] == [3]
+
+
+def test_stream_that_is_not_read_chokes_its_peer_and_unchokes_it() -> None:
+    play = Play(Limits(receive_buffer_bytes=8192))
+    stream = play.open()
+    give_as_java(play, stream)
+    for sequence in (2, 3, 4):
+        play.give(to(stream, sequence, data=bytes(1800)))
     (ack,) = play.after(1.0)
-    assert (ack.ack_through, ack.delay_ms) == (3, 65_535)
+    assert (ack.ack_through, ack.delay_ms) == (4, 65_535)
     stream.read(1800)
     assert play.take() == []
     stream.read(3600)
     (ack,) = play.take()
-    assert (ack.ack_through, ack.delay_ms) == (3, 0)
+    assert (ack.ack_through, ack.delay_ms) == (4, 0)
     told = []
-    for sequence in range(4, 14):
+    for sequence in range(5, 15):
         play.give(to(stream, sequence, data=b"x"))
         (ack,) = play.after(1.0)
         told.append(ack.delay_ms)
@@ -254,6 +311,7 @@ def test_streams_that_hold_what_all_may_buffer_do_not_choke_another() -> None:
         hog = play.open(id_=number + 1)
         for sequence in range(2, 300):
             play.give(to(hog, sequence, data=bytes(1800)))
+        play.after(1.0)
     stream = play.open()
     for sequence in range(1, 100):
         play.give(to(stream, sequence, data=bytes(1800)))
@@ -263,7 +321,7 @@ def test_streams_that_hold_what_all_may_buffer_do_not_choke_another() -> None:
     for sequence in range(100, 106):
         play.give(to(stream, sequence, data=bytes(1800)))
     acks = [packet for packet in play.after(0.2) if packet.from_stream == stream.id]
-    assert [(ack.ack_through, ack.delay_ms) for ack in acks] == [(105, 65_535)]
+    assert [(ack.ack_through, ack.delay_ms) for ack in acks] == [(99, None)]
 
 
 def test_streams_leave_each_other_a_part_of_what_all_may_buffer() -> None:
@@ -272,6 +330,7 @@ def test_streams_leave_each_other_a_part_of_what_all_may_buffer() -> None:
         hog = play.open(id_=number + 1)
         for sequence in range(2, 300):
             play.give(to(hog, sequence, data=bytes(1800)))
+        play.after(1.0)
     stream = play.open()
     used = play.streams.buffered
     for sequence in range(1, 40):
@@ -282,10 +341,11 @@ def test_streams_leave_each_other_a_part_of_what_all_may_buffer() -> None:
 def test_packets_beyond_the_buffer_are_dropped_unacknowledged() -> None:
     play = Play(Limits(receive_buffer_bytes=4096))
     stream = play.open()
-    for sequence in range(1, 6):
+    give_as_java(play, stream)
+    for sequence in range(2, 7):
         play.give(to(stream, sequence, data=bytes(1800)))
-    (ack,) = play.after(1.0) or play.give(to(stream, 5, data=bytes(1800)))
-    assert ack.ack_through == 3
+    (ack,) = play.after(1.0) or play.give(to(stream, 6, data=bytes(1800)))
+    assert ack.ack_through == 4
     assert play.streams.buffered == 5400
 
 
