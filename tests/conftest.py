@@ -22,6 +22,7 @@ from garlicfarm.cli import sign_of_life
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd, tun_network
 from tests.crash import powerloss
+from tests.java import java_router
 from tests.upgrade import baseline as release
 from tests.upgrade.programs import Program
 
@@ -105,6 +106,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "history": cache(release.why_unavailable),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
+    "javai2p": cache(java_router.why_unavailable),
     "netns": cache(partial(_program, *NAMESPACE, "true")),
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),

@@ -1,10 +1,9 @@
 """The bundles of a service are replaced at members that publish or stand by, through real routers, while a
 client asks each second. Prints what came about, a JSON document per line. In a network namespace:
-python -m tests.i2p.keys_over_i2cp DIRECTORY"""
+python -m tests.i2p.keys_over_i2cp DIRECTORY [--servers java] [--clients java]"""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import trio
@@ -15,7 +14,7 @@ from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.site import Client, serve_site
 from garlicfarm.publisher import Published, Publisher
-from tests.i2p.script import tell
+from tests.i2p.script import Options, options, tell
 from tests.i2p.service_over_i2cp import lost, publish, publisher_at, standby
 from tests.publishers.i2cp_keys import long_term_keys, now_ms
 from tests.publishers.renewed_keys import renew
@@ -25,11 +24,14 @@ DEADLINE_S = 600.0
 WATCHED_S = 60.0
 SETTLED_S = 30.0
 A, B, CLIENT = 1, 2, 3
-PLANS = (
-    *[RouterPlan(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
-    RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
-    *[RouterPlan(has_leaf=False)] * 3,
-)
+
+
+def plans(told: Options) -> list[RouterPlan]:
+    return [
+        *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
+        told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
+        *[RouterPlan(has_leaf=False)] * 3,
+    ]
 
 
 def transient(published: Published) -> bytes:
@@ -105,11 +107,12 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         nursery.cancel_scope.cancel()
 
 
-async def main(directory: Path) -> None:
+async def main(told: Options) -> None:
+    routers = i2pd_network(told.directory / "routers", plans(told))
     with trio.fail_after(DEADLINE_S):
-        async with i2pd_network(directory / "routers", PLANS) as network, trio.open_nursery() as nursery:
-            await run(directory, network, nursery)
+        async with routers as network, trio.open_nursery() as nursery:
+            await run(told.directory, network, nursery)
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, options())

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from garlicfarm.lab.i2pd_files import RouterPlan
 from tests.conftest import NAMESPACE
+from tests.java.java_router import JavaPlan
 
 ROOT = Path(__file__).parents[2]
+KINDS: dict[str, type[RouterPlan]] = {"i2pd": RouterPlan, "java": JavaPlan}
+
+
+class Options(NamedTuple):
+    """What a script is told: where its network has its files, of which kind the plans of the routers are that
+    serve, or have clients, the hops of each tunnel, and whether Spark ranks."""
+
+    directory: Path
+    servers: type[RouterPlan]
+    clients: type[RouterPlan]
+    hops: int
+    rank: bool
 
 
 def over_i2p(timeout_s: float, *more: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
@@ -33,6 +48,18 @@ def run_script(script: str, *arguments: str | Path, timeout_s: float) -> list[di
     """What ``tests.i2p.SCRIPT`` reports, in order; raises `ScriptError` where it fails."""
     command = [*NAMESPACE, sys.executable, "-m", f"tests.i2p.{script}", *map(str, arguments)]
     return [json.loads(line) for line in output_of(command, timeout_s).splitlines()]
+
+
+def options() -> Options:
+    """Those of a script's command line: DIRECTORY [--servers KIND] [--clients KIND] [--hops N] [--rank]."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    for each in ("--servers", "--clients"):
+        parser.add_argument(each, choices=KINDS, default="i2pd")
+    parser.add_argument("--hops", type=int, default=0)
+    parser.add_argument("--rank", action="store_true")
+    told = parser.parse_args()
+    return Options(told.directory, KINDS[told.servers], KINDS[told.clients], told.hops, told.rank)
 
 
 def tell(what: str, **facts: object) -> None:
