@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-java test-dafka test-upgrade check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-java test-dafka test-upgrade i2pd check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,6 +23,7 @@ MUST_RUN ?=
 WORKERS ?= 2
 DAFKA_C ?=
 JAVA_I2P ?=
+SUITE ?= forky
 LAB ?=
 COST ?=
 
@@ -67,9 +68,13 @@ test-spark-cluster: .venv/test .venv/spark ## executors and drivers killed on a 
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
 
+# What is newer than Debian 12's runs where it can be fetched.
+i2pd: .venv/base ## the i2pd of another Debian, SUITE=forky or trixie, for make test-i2p; nothing is installed
+	@test -x .i2pd/$(SUITE)/i2pd || .venv/bin/python -m tools.debian_i2pd $(SUITE) .i2pd/$(SUITE)
+
 # They wait for routers more than they compute.
 test-i2p: WORKERS = 3
-test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
+test-i2p: .venv/test i2pd ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
 	$(PYTEST) --no-loadscope-reorder -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
 # Each network has several Java virtual machines: two at a time.

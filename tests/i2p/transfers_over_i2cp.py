@@ -1,5 +1,6 @@
-"""A service that the publisher `i2cp` publishes sends and takes much: in one stream, and in many at once; all is
-compared with what was sent. Prints a JSON document per line. In a network namespace:
+"""A service that the publisher `i2cp` publishes sends and takes much: in one stream, and in many at once.
+
+All is compared with what was sent. Prints a JSON document per line. In a network namespace:
 python -m tests.i2p.transfers_over_i2cp DIRECTORY [--servers java] [--clients java] [--hops 1]"""
 
 from __future__ import annotations
