@@ -38,10 +38,12 @@ STATES: Mapping[State, Mapping[Event, State]] = {
 }
 """Each state, and the next one after each event that it knows. *telling*: until a status has said that it is
 drained. *handing over*: until another member has the role and nothing is published here. *succeeding*: until
-that member publishes. *lingering*: the router passes its LeaseSet on to clients. *releasing*: it retires and
+that member publishes. *lingering*: clients learn of that, and ask it instead. *releasing*: it retires and
 gives the role back, though nobody takes it."""
 
 LINGER_MS = 2_000
+JAVA_LINGER_MS = 12_000
+"""Where the router is Java I2P: clients are served until they have found the successor's LeaseSet."""
 RELEASE_PART = 4
 """Of the bound, one part in so many is kept for *releasing*."""
 
@@ -51,14 +53,15 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     ``is_free``: this member is neither named nor holds, and nothing may be published for it. ``others_can``:
     another member that is not drained could take over. ``others_drain``: no other recent member is there that
     is not drained; or there is no quorum. ``is_followed``: the member that is named now publishes, and the
-    clients here have been told; or there was nothing to hand over. ``has_clients``: they were told now."""
+    clients here have been told; or there was nothing to hand over. ``linger_ms``: how long they need from now
+    on."""
 
     is_told: bool
     is_free: bool
     others_can: bool
     others_drain: bool
     is_followed: bool
-    has_clients: bool
+    linger_ms: int
 
 
 class Ending:
@@ -107,12 +110,12 @@ class Ending:
         )
         for holds, event in found:
             if holds and event in STATES[self.state]:
-                self._go(event, now_ms, has_clients=now.has_clients)
+                self._go(event, now_ms, linger_ms=now.linger_ms)
                 break
         has_let_go = self.state in ("succeeding", "lingering") or self.is_final
         self.is_aside = has_let_go or (self.is_draining and now.others_can)
 
-    def _go(self, event: Event, now_ms: int, *, has_clients: bool = False) -> None:
+    def _go(self, event: Event, now_ms: int, *, linger_ms: int = 0) -> None:
         following = STATES[self.state].get(event)
         if following is None:
             return
@@ -121,4 +124,4 @@ class Ending:
             self.until_ms = min(now_ms + self._bound_ms // RELEASE_PART, self._end_ms)
         elif following == "lingering":
             assert self.until_ms is not None
-            self.until_ms = min(self.until_ms, now_ms + LINGER_MS * has_clients)
+            self.until_ms = min(self.until_ms, now_ms + linger_ms)

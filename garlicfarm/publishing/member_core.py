@@ -40,7 +40,7 @@ from garlicfarm.publishing.documents import (
     SensingReport,
     StatusDocument,
 )
-from garlicfarm.publishing.ending import Ending, Situation
+from garlicfarm.publishing.ending import JAVA_LINGER_MS, LINGER_MS, Ending, Situation
 from garlicfarm.publishing.entries import DATE_END_MS, encode_status
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import Lease, lease_ms
@@ -146,7 +146,7 @@ class MemberCore:
         self._boot = 0  # as its statuses say, once there was one
         self._notes: list[Note] = []
         self._announced_since: int | None = None  # the turn of the successor that was announced last
-        self._has_clients = False  # they were told of it
+        self._linger_ms = 0  # for its clients, which were told of it
         self._held_since_stop = False
         self._drains = 0  # how often what it says of draining has changed
         self._said = (False, False)
@@ -474,7 +474,8 @@ class MemberCore:
             is_its = publisher.traits.destination == lease_set.destination
             if is_its and last is not None and lease_set.published_s * 1000 > last.published_ms:
                 publisher.announce(data)
-                self._has_clients = True
+                is_java = publisher.status.router_kind == "java"
+                self._linger_ms = max(self._linger_ms, JAVA_LINGER_MS if is_java else LINGER_MS)
 
     # ------------------------------------------------------------------ whether it can publish
 
@@ -591,7 +592,7 @@ class MemberCore:
             others_can=self._has_quorum and self._others_can(),
             others_drain=not (self._has_quorum and self._others(fold.recent())),
             is_followed=not self._held_since_stop or self._is_followed(),
-            has_clients=self._has_clients,
+            linger_ms=self._linger_ms,
         )
 
     def _is_followed(self) -> bool:

@@ -14,6 +14,13 @@ only the clients that it knows at that moment, and forgets to pass it on where a
 acknowledged after it. Beside a SYN answer it would come too early: i2pd checks the signature with the key of
 the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once.
 
+Java I2P ends a session that is given a LeaseSet with another encryption key, so it is not given the
+successor's. Instead the session takes leave: its last LeaseSet, which is not published, has its own tunnels
+and ends after 8 s. Clients find the successor's at the floodfills then, those of i2pd at once, and those of
+Java I2P 15 s later, and are served here until then. Java I2P gives clients a LeaseSet only if its first lease
+ends later than that of the one that they have acknowledged, and they take it only if it is dated later: so
+both are later by 1 s, and the successor's is not older.
+
 A retired session becomes active again when an order comes, at once if another member has published since: it
 has tunnels, and its clients' ratchets with its key are alive. Its LeaseSet is dated after the other member's,
 who hands the clients back. Floodfills get it up to 20 s later: i2pd publishes no sooner after the last time.
@@ -41,14 +48,12 @@ from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
     SESSION_CREATED,
     SESSION_UPDATED,
-    BandwidthLimits,
     Message,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
     TunnelLease,
     encode_create_lease_set2,
-    encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import (
@@ -70,6 +75,8 @@ DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""
 PASS_ON_S = 5.0
 """Between two times that the router is given the successor's LeaseSet."""
+FAREWELL_S = 8
+"""How long the last LeaseSet of a session at Java I2P lasts: the successor's is at the floodfills by then."""
 ANSWERS_PER_S = 5
 """At most, to the router's requests for a LeaseSet: each costs a signature."""
 LATELY_S = 60.0
@@ -94,14 +101,18 @@ FAST = LeasePlan(50, 90, 30)
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """A LeaseSet of our own that the router was given, signed by ``keys``. ``until_ms``: the end of its last
-    lease."""
+    """A LeaseSet of our own that the router was given, signed by ``keys``."""
 
     order: PublishOrder
     keys: Keys
     data: bytes
     published_s: int
-    until_ms: int
+    leases: tuple[Lease, ...]
+
+    @property
+    def until_ms(self) -> int:
+        """The end of its last lease."""
+        return max(lease.end_s for lease in self.leases) * 1000
 
 
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +152,7 @@ class ServiceSession:
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
-        self.limits: BandwidthLimits | None = None
+        self.limits = connection.limits
         self._requests: deque[tuple[float, tuple[TunnelLease, ...]]] = deque(maxlen=MAX_REQUESTS)
         self.began_s = start.now_s
         self.since_ms: int | None = None
@@ -150,6 +161,7 @@ class ServiceSession:
         self._on_changed = on_changed
         self._on_passed_on = on_passed_on
         self._connection = connection
+        self._kind = connection.kind
         self._keys = keys
         self._plan = plan
         self._private_keys = [
@@ -163,10 +175,7 @@ class ServiceSession:
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
-        self._messages = [
-            encode_reconfigure_session(self.id, self._standby),
-            encode_get_bandwidth_limits(),
-        ]
+        self._messages = [encode_reconfigure_session(self.id, self._standby)]
         self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
@@ -192,8 +201,6 @@ class ServiceSession:
             case SetDate():
                 self._clock = (message.date_ms, now_s)
                 self._heartbeat.on_answered()
-            case BandwidthLimits():
-                self.limits = message
             case SessionStatus(status=status) if status not in (SESSION_CREATED, SESSION_UPDATED):
                 raise refusal(self._connection, status)
 
@@ -277,7 +284,11 @@ class ServiceSession:
         assert self._given is not None, "a retired session was active"
         if lease_set.published_s <= self._given.published_s:
             raise ValueError("it is older than what was published here")
-        self._has_successor, self._last = True, successor
+        self._has_successor = True
+        if self._kind == "java":
+            self._take_leave(now_s)
+            return True
+        self._last = successor
         self._successor_until_ms = (lease_set.published_s + lease_set.expires_s) * 1000
         self._pass_on(now_s)
         return True
@@ -339,8 +350,9 @@ class ServiceSession:
         elif self.phase == "retired":
             self._give(self._last)
         else:
-            data, _, _ = self._compose(now_s)
-            self._give(data)
+            self._check_expiry(now_s)
+            leases = self._leases(now_s, self._limit_ms(now_s))
+            self._give(self._compose(leases, self._date_s(now_s), self._plan.header_s))
 
     def _pass_on(self, now_s: float) -> None:
         if self.router_ms(now_s) >= self._successor_until_ms:
@@ -350,16 +362,34 @@ class ServiceSession:
         self._next_s = now_s + PASS_ON_S
         self._on_passed_on()
 
+    def _take_leave(self, now_s: float) -> None:
+        """Give the clients of a session at Java I2P a LeaseSet of its own that is over soon."""
+        given = self._given
+        assert given is not None, "a retired session was active"
+        first_s = min(lease.end_s for lease in given.leases)
+        longer = self._leases(now_s, (first_s + 1) * 1000)
+        leases = tuple(lease for lease in longer if lease.end_s > first_s)
+        if leases:
+            published_s = given.published_s + 1
+            header_s = max(self.router_ms(now_s) // 1000 + FAREWELL_S - published_s, 0)
+            data = self._compose(leases, published_s, header_s)
+            self._given = msgspec.structs.replace(given, data=data, published_s=published_s)
+            self._give(data)
+            self._on_passed_on()
+
     def _publish(self, now_s: float) -> None:
         assert self._order is not None
-        if not self._leases(now_s):  # a LeaseSet without any would end the service
+        leases = self._leases(now_s, self._limit_ms(now_s))
+        if not leases:  # a LeaseSet without any would end the service
             self._next_s = math.inf
             return
-        data, published_s, until_ms = self._compose(now_s)
+        self._check_expiry(now_s)
+        published_s = self._date_s(now_s)
+        data = self._compose(leases, published_s, self._plan.header_s)
         if self.phase != "active":
             self.phase, self.is_retirement_read = "active", False
             self._messages.append(encode_reconfigure_session(self.id, self._active))
-        self._given = _Given(self._order, self._keys.keys, data, published_s, until_ms)
+        self._given = _Given(self._order, self._keys.keys, data, published_s, leases)
         self._give(data)
         self._get_date(now_s, partial(self._on_taken, self._given))
         self._published_s = now_s
@@ -383,32 +413,38 @@ class ServiceSession:
         self.is_retirement_read = True
         self._on_changed()
 
-    def _compose(self, now_s: float) -> tuple[bytes, int, int]:
-        """A LeaseSet of the tunnels, its date in s and the end of its last lease in ms."""
-        now_ms = self.router_ms(now_s)
-        self._keys.check_expiry(now_ms, by_router=True)
-        keys, plan = self._keys.keys, self._plan
-        # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
-        published_s = now_ms // 1000
+    def _check_expiry(self, now_s: float) -> None:
+        self._keys.check_expiry(self.router_ms(now_s), by_router=True)
+
+    def _date_s(self, now_s: float) -> int:
+        """Of the next LeaseSet. Ahead of the clock only where it must be: a successor's has to be newer, and
+        may follow at once."""
+        date_s = self.router_ms(now_s) // 1000
         if self._order is not None:
-            published_s = max(published_s, -(-self._order.published_ms // 1000))
+            date_s = max(date_s, -(-self._order.published_ms // 1000))
         if self._given is not None:
-            published_s = max(published_s, self._given.published_s + 1)
+            date_s = max(date_s, self._given.published_s + 1)
+        return date_s
+
+    def _compose(self, leases: tuple[Lease, ...], published_s: int, header_s: int) -> bytes:
+        keys = self._keys.keys
         lease_set = LeaseSet(
             destination=keys.destination,
             published_s=published_s,
-            expires_s=plan.header_s,
+            expires_s=header_s,
             encryption_keys=self._public_keys,
-            leases=self._leases(now_s),
+            leases=leases,
             offline=keys.offline,
         )
-        until_ms = max((lease.end_s * 1000 for lease in lease_set.leases), default=now_ms)
-        return encode_lease_set(lease_set, keys.sign), published_s, until_ms
+        return encode_lease_set(lease_set, keys.sign)
 
-    def _leases(self, now_s: float) -> tuple[Lease, ...]:
+    def _limit_ms(self, now_s: float) -> int:
+        """When leases that are given now end at the latest."""
+        return self.router_ms(now_s) + self._plan.lease_s * 1000
+
+    def _leases(self, now_s: float, limit_ms: int) -> tuple[Lease, ...]:
         """The tunnels that last longest, shortened."""
         now_ms = self.router_ms(now_s)
-        limit_ms = now_ms + self._plan.lease_s * 1000
         tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_OWN_LEASES]
         return tuple(
             Lease(each.gateway, each.tunnel, min(each.end_ms, limit_ms) // 1000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import make_destination, signing_key, split_destination
-from garlicfarm.i2p.encoding import b32_address, decode
+from garlicfarm.i2p.encoding import b32_address, decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, decode_private_key, make_bundle
 from garlicfarm.i2p.offline_signature import OfflineSignature, sign_offline, signer
 from garlicfarm.i2p.session_configuration import (
@@ -207,6 +207,30 @@ def test_configurations_of_a_bundle_are_those_that_the_long_term_key_signed(purp
     assert signed == KEYS.session_configuration(session_options(purpose, 1, 4), 9, purpose)
     assert verify_session_configuration(signed).options["inbound.length"] == "1"
     assert verify_session_configuration(signed).options["outbound.quantity"] == "4"
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_transient_key_of_a_bundle_signs_the_same_options_now_for_java(purpose: Purpose) -> None:
+    signed = BUNDLE.session_configuration({"ignored": "1"}, 77, purpose, "java")
+    assert BUNDLE.offline is not None
+    assert decode_session_configuration(signed) == SessionConfiguration(
+        BUNDLE.destination,
+        session_options(purpose, 1, 4)
+        | {
+            "i2cp.leaseSetOfflineExpiration": "5000",
+            "i2cp.leaseSetOfflineSignature": encode(BUNDLE.offline.signature),
+            "i2cp.leaseSetTransientPublicKey": f"7:{encode(public(TRANSIENT_SEED))}",
+        },
+        77,
+    )
+    signer(BUNDLE.destination, BUNDLE.offline).check(signed[-64:], signed[:-64])
+    refuses(verify_session_configuration, signed)
+
+
+def test_long_term_key_signs_the_same_for_both_kinds_of_routers() -> None:
+    assert KEYS.session_configuration({"a": "b"}, 77, kind="java") == KEYS.session_configuration(
+        {"a": "b"}, 77
+    )
 
 
 def test_options_of_a_service_differ_by_what_is_published() -> None:

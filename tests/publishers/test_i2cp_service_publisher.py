@@ -22,7 +22,7 @@ from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import verify_lease_set
-from garlicfarm.i2p.session_configuration import verify_session_configuration
+from garlicfarm.i2p.session_configuration import decode_session_configuration, verify_session_configuration
 from garlicfarm.levels import OUTSIDE
 from garlicfarm.node.publisher import clocks
 from garlicfarm.plugins import make_publisher
@@ -264,10 +264,20 @@ async def test_limits_of_the_bandwidth_are_reported_where_the_router_says_its_ow
     async with make() as publisher:
         await publisher.standby()
         await publisher.publish(order())  # it has read the answer then
-        leaf = (await publisher.status()).leaf
-        assert leaf is not None
-        assert leaf.configured_bandwidth == found
+        status = await publisher.status()
+        assert status.leaf is not None
+        assert status.leaf.configured_bandwidth == found
+        assert status.router_kind == ("java" if found else "i2pd")
         assert len(listening.router.bodies(GET_BANDWIDTH_LIMITS)) == 1
+
+
+async def test_kind_of_the_router_is_as_configured(make: Make, listening: Listening) -> None:
+    async with make(router="java") as publisher:
+        assert (await publisher.status()).router_kind is None
+        await publisher.standby()
+        assert (await publisher.status()).router_kind == "java"
+    (configuration,) = map(decode_session_configuration, listening.router.bodies(CREATE_SESSION))
+    assert "i2cp.leaseSetOfflineSignature" in configuration.options
 
 
 async def test_tunnels_that_have_ended_are_none(make: Make, listening: Listening) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.publishing.ending import LINGER_MS, Ending, Situation
+from garlicfarm.publishing.ending import JAVA_LINGER_MS, LINGER_MS, Ending, Situation
 
 BOUND_MS = 40_000
 
@@ -15,24 +15,24 @@ class Drawn:
     """An ending and its situation, which a test changes step by step; at first a member of several that
     publishes."""
 
-    def __init__(self, **now: bool) -> None:
+    def __init__(self, **now: int) -> None:
         self.ending = Ending()
-        self.now = {
+        self.now: dict[str, Any] = {
             "is_told": False,
             "is_free": False,
             "others_can": True,
             "others_drain": False,
             "is_followed": False,
-            "has_clients": False,
+            "linger_ms": 0,
         } | now
 
-    def step(self, now_ms: int = 0, **now: bool) -> tuple[str, bool]:
+    def step(self, now_ms: int = 0, **now: int) -> tuple[str, bool]:
         self.now |= now
         self.ending.step(now_ms, Situation(**self.now))
         return self.ending.state, self.ending.is_aside
 
 
-def stopping(**now: bool) -> Drawn:
+def stopping(**now: int) -> Drawn:
     drawn = Drawn(**now)
     drawn.ending.stop(0, BOUND_MS)
     return drawn
@@ -50,8 +50,8 @@ def test_drained_member_stands_aside_while_another_one_can_and_comes_back() -> N
     assert not drawn.ending.is_draining
 
 
-@pytest.mark.parametrize("has_clients", [True, False])
-def test_stop_ends_once_the_successor_publishes_and_clients_know(has_clients: bool) -> None:
+@pytest.mark.parametrize("linger_ms", [LINGER_MS, JAVA_LINGER_MS, 0])
+def test_stop_ends_once_the_successor_publishes_and_clients_know(linger_ms: int) -> None:
     drawn = stopping()
     assert drawn.step() == ("telling", True)
     assert drawn.step(is_free=True) == ("telling", True)  # it is told first
@@ -59,10 +59,10 @@ def test_stop_ends_once_the_successor_publishes_and_clients_know(has_clients: bo
     assert drawn.step(is_followed=True) == ("handing over", True)
     assert drawn.step(is_followed=False, is_free=True) == ("succeeding", True)
     assert not drawn.ending.is_final
-    assert drawn.step(1000, is_followed=True, has_clients=has_clients)[0] == "lingering"
-    if has_clients:
-        assert drawn.step(1000 + LINGER_MS - 1)[0] == "lingering"
-    assert drawn.step(1000 + LINGER_MS * has_clients) == ("over", True)
+    assert drawn.step(1000, is_followed=True, linger_ms=linger_ms)[0] == "lingering"
+    if linger_ms:
+        assert drawn.step(1000 + linger_ms - 1)[0] == "lingering"
+    assert drawn.step(1000 + linger_ms) == ("over", True)
     assert drawn.ending.is_final
 
 

@@ -721,8 +721,10 @@ def test_drained_member_that_is_the_last_goes_on(others: str) -> None:
     assert (said["meta"].get("publishConfig"), said["meta"]["publishing"]) == (None, True)
 
 
-def test_stop_ends_once_the_successor_publishes_and_the_clients_know() -> None:
+@pytest.mark.parametrize(("router", "lingers_s"), [("i2pd", 2), ("java", 12)])
+def test_stop_ends_once_the_successor_publishes_and_the_clients_know(router: str, lingers_s: int) -> None:
     bench = publishing(service())
+    bench.say(is_publishing=True, router_kind=router)
     bench.core.stop(bench.now, 60_000)
     bench.settle()
     assert bench.core.ending.state == "handing over"
@@ -738,6 +740,8 @@ def test_stop_ends_once_the_successor_publishes_and_the_clients_know() -> None:
     bench.farm.reports[2] = NodeReport(applied=21, lease_set=encode(successor))
     bench.sleep(1)
     assert (bench.successors, bench.core.ending.state) == ([successor], "lingering")
+    bench.sleep(lingers_s - 2)
+    assert bench.core.ending.state == "lingering"
     bench.sleep(2)
     assert bench.core.ending.state == "over"
 
