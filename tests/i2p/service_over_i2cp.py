@@ -1,6 +1,7 @@
 """A service that the publisher `i2cp` publishes at one real router after another: elected, moved in order,
 and after the death of a router. Prints what came about, a JSON document per line. In a network namespace:
-python -m tests.i2p.service_over_i2cp DIRECTORY [--servers java] [--clients java] [--hops 1]"""
+python -m tests.i2p.service_over_i2cp DIRECTORY [--servers java] [--clients java]
+[--hops 3 --carriers 12]"""
 
 from __future__ import annotations
 
@@ -40,6 +41,7 @@ def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 3,
         told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
+        *told.carrying(),
         *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
     ]
 

@@ -1,7 +1,8 @@
 """A service that the publisher `i2cp` publishes sends and takes much: in one stream, and in many at once.
 
 All is compared with what was sent. Prints a JSON document per line. In a network namespace:
-python -m tests.i2p.transfers_over_i2cp DIRECTORY [--servers java] [--clients java] [--hops 1]"""
+python -m tests.i2p.transfers_over_i2cp DIRECTORY [--servers java] [--clients java]
+[--hops 3 --carriers 14]"""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ async def main(told: Options) -> None:
     plans = [
         told.servers(is_floodfill=False, has_leaf=False, has_i2cp=True),
         told.clients(is_floodfill=False, has_leaf=False, tunnels=(client,)),
+        *told.carrying(),
         *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
