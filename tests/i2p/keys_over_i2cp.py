@@ -14,6 +14,7 @@ from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.site import Client, serve_site
 from garlicfarm.publisher import Published, Publisher
+from tests.i2p.meta_over_i2cp import Floodfills
 from tests.i2p.script import Options, options, tell
 from tests.i2p.service_over_i2cp import lost, publish, publisher_at, standby
 from tests.publishers.i2cp_keys import long_term_keys, now_ms
@@ -23,14 +24,16 @@ from tests.running import wait_until
 DEADLINE_S = 600.0
 WATCHED_S = 60.0
 SETTLED_S = 30.0
+STANDBY_S = 15.0
 A, B, CLIENT = 1, 2, 3
+FLOODFILLS = 3
 
 
 def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
         told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
-        *[RouterPlan(has_leaf=False)] * 3,
+        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
     ]
 
 
@@ -55,6 +58,7 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         publisher_at(directory, keys, network[id_ - 1], await nursery.start(serve_site, f"node {id_}"))
         for id_ in (A, B)
     ]
+    floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
     client = Client(network[CLIENT - 1].proxy, b32_address(keys.destination))
 
     def replace(id_: int) -> bytes:
@@ -68,6 +72,8 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
             await standby(each)
         new, before = replace(A), a.key
         await wait_until(lambda: a.key != before)
+        await trio.sleep(STANDBY_S)
+        tell("unpublished", counts=await floodfills.counts())
         tell("standby", is_ready=(await a.status()).is_ready, is_new=transient(await publish(a, 1)) == new)
         nursery.start_soon(client.run)
         await client.wait_answered()

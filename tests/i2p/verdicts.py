@@ -27,8 +27,9 @@ def service_was_served(told: Told, *, lost_at_most: int) -> None:
 
 
 def bundles_were_replaced(told: Told, *, lost_at_most: int) -> None:
-    """By `keys_over_i2cp`."""
+    """By `keys_over_i2cp`, whose members on standby publish nothing."""
     named = by_name(told)
+    assert named["unpublished"]["counts"] == [0, 0, 0]
     assert named["standby"] == {"what": "standby", "is_ready": True, "is_new": True}
     assert "holds new keys" in named["moved"]["problems"][0]
     assert named["moved"]["text"] == "node 2"
