@@ -35,7 +35,8 @@ from garlicfarm.lab.i2pd_files import (
 KILOBYTES = 1 << 14  # per second: the most that it takes
 HEAP_MB = 96
 
-# Nothing is looked for outside: no reseeding, no time server, no news, no UPnP.
+# Nothing is looked for outside: no reseeding, no time server, no news, no UPnP. The router's own tunnels have
+# no hops: it starts its programs, which make keys, only once it has some; and at first it knows no peer.
 ROUTER = """\
 router.networkID=99
 i2np.allowLocal=true
@@ -66,10 +67,10 @@ router.sybilEnableBlocking=false
 router.newsRefreshFrequency=0
 router.updateDisabled=true
 router.excludePeerCaps=
-router.inboundPool.length={hops}
+router.inboundPool.length=0
 router.inboundPool.lengthVariance=0
 router.inboundPool.allowZeroHop=true
-router.outboundPool.length={hops}
+router.outboundPool.length=0
 router.outboundPool.lengthVariance=0
 router.outboundPool.allowZeroHop=true
 time.disabled=true
@@ -158,7 +159,6 @@ class JavaPlan(RouterPlan):
                 kilobytes=KILOBYTES,
                 floodfill=_word(self.is_floodfill),
                 transit=5000 if self.carries_tunnels else 0,
-                hops=hops,
                 i2cp_port=i2cp_port(i),
                 without_i2cp=_word(not self.has_i2cp),
             )
