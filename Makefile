@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-java test-dafka test-upgrade i2pd check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,6 +22,8 @@ MUST_RUN ?=
 # Processes that share the tests; 0: none but pytest's own.
 WORKERS ?= 2
 DAFKA_C ?=
+JAVA_I2P ?=
+SUITE ?= forky
 LAB ?=
 COST ?=
 
@@ -48,12 +50,12 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 test: WORKERS = 3
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
-		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka and not upgrade" --must-run "$(MUST_RUN)"'
+		$(PYTEST) -m "not slow and not spark and not i2p and not javai2p and not cdafka and not upgrade" --must-run "$(MUST_RUN)"'
 
 test-slow: WORKERS = 3
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
 	@.venv/bin/python -m tools.metered "make test-slow" \
-		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
+		$(PYTEST) -m "slow and not spark and not i2p and not javai2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/connect ## the tests that need Spark (installs it: about 560 MiB)
 	$(PYTEST) -m "spark and not cluster" --must-run "spark $(MUST_RUN)" tests/spark
@@ -66,10 +68,20 @@ test-spark-cluster: .venv/test .venv/spark ## executors and drivers killed on a 
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
 
+# What is newer than Debian 12's runs where it can be fetched.
+i2pd: .venv/base ## the i2pd of another Debian, SUITE=forky or trixie, for make test-i2p; nothing is installed
+	@test -x .i2pd/$(SUITE)/i2pd || .venv/bin/python -m tools.debian_i2pd $(SUITE) .i2pd/$(SUITE)
+
 # They wait for routers more than they compute.
 test-i2p: WORKERS = 3
-test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
+test-i2p: .venv/test i2pd ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
 	$(PYTEST) --no-loadscope-reorder -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
+
+# Each network has several Java virtual machines: two at a time.
+test-java: .venv/test ## farms and services at Java I2P routers: JAVA_I2P=DIRECTORY of python -m tools.java_i2p (needs i2pd of 2.47 or later; minutes)
+	@test -f "$(JAVA_I2P)/lib/router.jar" || { \
+		echo "skipped: JAVA_I2P= must name a directory that python -m tools.java_i2p has made"; exit 0; }; \
+	JAVA_I2P="$(abspath $(JAVA_I2P))" exec $(PYTEST) -m javai2p --must-run "javai2p i2pd netns $(MUST_RUN)" tests/java
 
 # The C programs listen at all addresses; its tower needs one that is no loopback address.
 test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=DIRECTORY with its programs (needs iproute2)

@@ -115,9 +115,9 @@ def pattern(size: int) -> memoryview:
     return memoryview(hashlib.shake_128(b"garlicfarm").digest(size + MANY))
 
 
-async def serve(largest: int) -> None:
+async def serve(largest: int, *, task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED) -> None:
     """``down SIZE N``: send so many bytes, from number N on; ``up SIZE N``: take them, and answer with their
-    SHA-256."""
+    SHA-256. Starts once it listens."""
     body = pattern(largest)
 
     async def answer(stream: trio.SocketStream) -> None:
@@ -144,8 +144,13 @@ async def serve(largest: int) -> None:
         except trio.BrokenResourceError:
             print("a stream broke", file=sys.stderr)
 
-    print(READY, flush=True)
-    await trio.serve_tcp(handle, TARGET_PORT, host="127.0.0.1")
+    await trio.serve_tcp(handle, TARGET_PORT, host="127.0.0.1", task_status=task_status)
+
+
+async def serve_alone(largest: int) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, largest)
+        print(READY, flush=True)
 
 
 async def publish(directory: Path, table: Mapping[str, object]) -> None:
@@ -433,7 +438,7 @@ def table(told: Sequence[Run]) -> Table:
 def main() -> int:
     match sys.argv[1:]:
         case ["serve", largest]:
-            trio.run(serve, int(largest))
+            trio.run(serve_alone, int(largest))
         case ["publish", directory, options]:
             trio.run(publish, Path(directory), json.loads(options))
         case ["ask", port, name, size, streams, deadline_s]:

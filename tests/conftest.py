@@ -22,6 +22,7 @@ from garlicfarm.cli import sign_of_life
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd, tun_network
 from tests.crash import powerloss
+from tests.java import java_router
 from tests.upgrade import baseline as release
 from tests.upgrade.programs import Program
 
@@ -65,6 +66,16 @@ def _i2pd() -> str | None:
     return None
 
 
+def i2pd_of_suite(suite: str) -> Path:
+    """Where the i2pd of a later Debian suite is, for tests with the suite's name as their marker."""
+    return Path(__file__).parents[1] / ".i2pd" / suite / "i2pd"
+
+
+def _i2pd_of_suite(suite: str) -> str | None:
+    program = i2pd_of_suite(suite)
+    return None if program.exists() else f"there is no {program}: make i2pd SUITE={suite}"
+
+
 def _ipv6() -> str | None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -101,10 +112,12 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cdafka": cache(_cdafka),
     "curl": cache(partial(_program, "curl", "--version")),
     "debian": cache(_debian),
+    "forky": cache(partial(_i2pd_of_suite, "forky")),
     "fuse": cache(powerloss.why_unavailable),
     "history": cache(release.why_unavailable),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
+    "javai2p": cache(java_router.why_unavailable),
     "netns": cache(partial(_program, *NAMESPACE, "true")),
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
@@ -112,6 +125,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
     "systemd": cache(partial(_program, "systemd-analyze", "--version")),
+    "trixie": cache(partial(_i2pd_of_suite, "trixie")),
     "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only

@@ -36,6 +36,7 @@ _ENABLED: dict[RouterKind, str] = {
     "java": "in Java I2P's router.config: no i2cp.disableInterface = true",
 }
 _ML_KEM_SINCE = (9, 67)
+_PUBLISHES_UNASKED_SINCE = (9, 68)
 _MAX_DATE_MS = (1 << 63) - 1
 
 VERSION = "0.9.57"
@@ -194,8 +195,18 @@ def parse_address(
 def may_have_ml_kem(version: str) -> bool:
     """Whether a router of this version of I2P, as ``0.9.67``, may have encryption types with ML-KEM, which
     i2pd has if it was built with OpenSSL 3.5 or later. i2pd 2.45 says its own version, ``2.45.1``."""
+    return _is_since(version, _ML_KEM_SINCE)
+
+
+def takes_contrary(kind: RouterKind, version: str) -> bool:
+    """Whether such a router always takes ``i2cp.dontPublishLeaseSet`` for its contrary. i2pd does since 2.59,
+    which is version 0.9.68 (libi2pd/Destination.cpp, since commit 12895b57 of 2025-10-13)."""
+    return kind == "i2pd" and _is_since(version, _PUBLISHES_UNASKED_SINCE)
+
+
+def _is_since(version: str, first: tuple[int, int]) -> bool:
     found = re.fullmatch(r"0\.(\d{1,4})\.(\d{1,4})", version)
-    return found is not None and (int(found[1]), int(found[2])) >= _ML_KEM_SINCE
+    return found is not None and (int(found[1]), int(found[2])) >= first
 
 
 def _words(login: RouterLogin) -> dict[str, str]:

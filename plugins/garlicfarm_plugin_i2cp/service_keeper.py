@@ -51,7 +51,13 @@ from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
-from garlicfarm_plugin_i2cp.connection import Connection, RouterAddress, may_have_ml_kem, open_connection
+from garlicfarm_plugin_i2cp.connection import (
+    Connection,
+    RouterAddress,
+    may_have_ml_kem,
+    open_connection,
+    takes_contrary,
+)
 from garlicfarm_plugin_i2cp.rate import ByteRate
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession, SessionStart
 from garlicfarm_plugin_i2cp.session import (
@@ -268,6 +274,8 @@ class ServiceKeeper:
                 self._configuration("standby", now_ms, kind),
                 self._configuration("active", now_ms, kind),
             )
+            if takes_contrary(kind, connection.version):  # they differ in nothing else, also of a bundle
+                configurations = configurations[::-1]
             id_ = await create_session(connection, configurations[0])
             types = (ML_KEM_768, X25519) if self._has_ml_kem else (X25519,)
             self.session = session = ServiceSession(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 FIRST = (
-    *("test_sam_over_i2p", "test_hostile_over_i2p", "test_service_over_i2cp"),
+    *("test_sam_over_i2p", "test_i2pd_of_today", "test_hostile_over_i2p", "test_service_over_i2cp"),
     *("test_meta_farm", "test_soak"),
 )
 """A client of the first may wait ten minutes, until leases of a dead router have expired, so it begins first.

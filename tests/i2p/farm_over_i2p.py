@@ -1,7 +1,8 @@
 """Run inside a network namespace: a farm whose members reach each other through real i2pd routers only.
 
-Prints what came about, a line of JSON each; `test_farm_over_i2p.py` judges them, and the exit code. With the
-argument ``rank`` Spark ranks what is committed, as `garlicfarm rank`, from the nodes' admin listeners.
+Prints what came about, a line of JSON each; `test_farm_over_i2p.py` judges them, and the exit code. With
+``--rank`` Spark ranks what is committed, as `garlicfarm rank`, from the nodes' admin listeners; with
+``--servers java`` the routers are Java I2P, beside three of i2pd.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from tests.i2p.echo import Side, silent, stand_in
+from tests.i2p.script import Options, options
 
 DEADLINE_S = 600.0
 REACHED_S = 120.0
@@ -42,10 +44,10 @@ COMMAND = (sys.executable, "-m", "garlicfarm")
 T = TypeVar("T")
 
 
-def behind_tunnel(port: int) -> RouterPlan:
+def behind_tunnel(port: int, kind: type[RouterPlan] = RouterPlan) -> RouterPlan:
     """A router with a tunnel to a node that listens at this port of loopback."""
     tunnel = Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat")
-    return RouterPlan(tunnels=(tunnel,), has_proxy=True)
+    return kind(tunnels=(tunnel,), has_proxy=True)
 
 
 def plan_of(router: I2pdRouter, port: int, admin_port: int) -> MemberPlan:
@@ -229,16 +231,18 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter, sides: Ma
     await farm.start(JOINING)
 
 
-async def main(directory: Path, *, with_spark: bool) -> None:
-    report = Report()
+async def main(told: Options) -> None:
+    directory, report = told.directory, Report()
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
+    plans = [behind_tunnel(port, told.servers) for port in PORTS]
+    plans += [RouterPlan(has_leaf=False)] * (0 if told.servers is RouterPlan else 3)
     with trio.fail_after(DEADLINE_S):
-        async with i2pd_network(directory / "routers", [behind_tunnel(port) for port in PORTS]) as routers:
+        async with i2pd_network(directory / "routers", plans) as routers:
             report.tell("routers", count=len(routers))
             members = {i + 1: plan_of(routers[i], PORTS[i], ADMIN_PORTS[i]) for i in range(3)}
             async with process_farm(directory / "farm", members, plan) as farm:
-                spark = rank_process(directory / "rank", farm) if with_spark else nullcontext()
+                spark = rank_process(directory / "rank", farm) if told.rank else nullcontext()
                 async with spark as rank:
                     await live(farm, directory, routers, report, rank)
 
@@ -250,7 +254,7 @@ async def live(
     report: Report,
     rank: RankProcess | None,
 ) -> None:
-    sides = sides_of(routers)
+    sides = sides_of(routers[: len(PORTS)])
     three = {number: sides[number] for number in farm.nodes}
     leader, term = await in_time("a leader of all", three, partial(leader_of, farm))
     report.tell("election", leader=leader, term=term)
@@ -309,7 +313,7 @@ async def live(
 if __name__ == "__main__":
     unreached = False
     try:
-        trio.run(partial(main, Path(sys.argv[1]), with_spark="rank" in sys.argv[2:]))
+        trio.run(main, options())
     except* Unreached as group:
         unreached = True
         print(repr(group), file=sys.stderr)

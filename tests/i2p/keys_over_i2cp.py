@@ -1,11 +1,8 @@
 """The bundles of a service are replaced at members that publish or stand by, through real routers, while a
 client asks each second. Prints what came about, a JSON document per line. In a network namespace:
-python -m tests.i2p.keys_over_i2cp DIRECTORY"""
+python -m tests.i2p.keys_over_i2cp DIRECTORY [--servers java] [--clients java]"""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import trio
 
@@ -15,21 +12,29 @@ from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.site import Client, serve_site
 from garlicfarm.publisher import Published, Publisher
-from tests.i2p.script import tell
+from tests.i2p.meta_over_i2cp import Floodfills
+from tests.i2p.script import Options, options, tell
 from tests.i2p.service_over_i2cp import lost, publish, publisher_at, standby
 from tests.publishers.i2cp_keys import long_term_keys, now_ms
 from tests.publishers.renewed_keys import renew
 from tests.running import wait_until
 
-DEADLINE_S = 600.0
+DEADLINE_S = 1200.0
 WATCHED_S = 60.0
+WATCHED_BY_JAVA_S = 150.0
+"""Its clients are served by the predecessor until they look again."""
 SETTLED_S = 30.0
+STANDBY_S = 15.0
 A, B, CLIENT = 1, 2, 3
-PLANS = (
-    *[RouterPlan(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
-    RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
-    *[RouterPlan(has_leaf=False)] * 3,
-)
+FLOODFILLS = 3
+
+
+def plans(told: Options) -> list[RouterPlan]:
+    return [
+        *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
+        told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
+        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+    ]
 
 
 def transient(published: Published) -> bytes:
@@ -47,12 +52,15 @@ async def wait_not_ready(publisher: Publisher) -> list[str]:
     return list(status.problems)
 
 
-async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+    directory = told.directory
+    watched_s = WATCHED_S if told.servers is told.clients is RouterPlan else WATCHED_BY_JAVA_S
     keys = long_term_keys()
     a, b = [
         publisher_at(directory, keys, network[id_ - 1], await nursery.start(serve_site, f"node {id_}"))
         for id_ in (A, B)
     ]
+    floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
     client = Client(network[CLIENT - 1].proxy, b32_address(keys.destination))
 
     def replace(id_: int) -> bytes:
@@ -66,6 +74,8 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
             await standby(each)
         new, before = replace(A), a.key
         await wait_until(lambda: a.key != before)
+        await trio.sleep(STANDBY_S)
+        tell("unpublished", counts=await floodfills.counts())
         tell("standby", is_ready=(await a.status()).is_ready, is_new=transient(await publish(a, 1)) == new)
         nursery.start_soon(client.run)
         await client.wait_answered()
@@ -77,7 +87,7 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         await a.retire(None)  # as the node does once it cannot publish
         await publish(b, 2)
         await standby(a)
-        await trio.sleep(WATCHED_S)
+        await trio.sleep(watched_s)
         text = client.fetches[-1].text
         tell(
             "moved", problems=problems, lost=lost(client.fetches, begun_s, trio.current_time() - 7), text=text
@@ -88,10 +98,10 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         published = await publish(a, 3)
         await b.retire(published.lease_set)
         await standby(b)
-        await trio.sleep(WATCHED_S)
+        await trio.sleep(watched_s)
         text = client.fetches[-1].text
-        told = lost(client.fetches, begun_s, trio.current_time() - 7)
-        tell("back", is_new=transient(published) == new, lost=told, text=text)
+        missed = lost(client.fetches, begun_s, trio.current_time() - 7)
+        tell("back", is_new=transient(published) == new, lost=missed, text=text)
 
         begun_s = trio.current_time()
         new = replace(A)
@@ -99,17 +109,18 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         await a.retire(None)
         await standby(a)
         published = await publish(a, 4)  # nobody else could
-        await trio.sleep(WATCHED_S)
-        told = lost(client.fetches, begun_s, trio.current_time() - 7)
-        tell("alone", is_new=transient(published) == new, lost=told, is_ready=(await a.status()).is_ready)
+        await trio.sleep(watched_s)
+        missed = lost(client.fetches, begun_s, trio.current_time() - 7)
+        tell("alone", is_new=transient(published) == new, lost=missed, is_ready=(await a.status()).is_ready)
         nursery.cancel_scope.cancel()
 
 
-async def main(directory: Path) -> None:
+async def main(told: Options) -> None:
+    routers = i2pd_network(told.directory / "routers", plans(told))
     with trio.fail_after(DEADLINE_S):
-        async with i2pd_network(directory / "routers", PLANS) as network, trio.open_nursery() as nursery:
-            await run(directory, network, nursery)
+        async with routers as network, trio.open_nursery() as nursery:
+            await run(told, network, nursery)
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, options())

@@ -1,6 +1,7 @@
 """Run inside a network namespace: the publisher `i2cp` beside real i2pd routers, of which two are floodfills.
 
-Prints what came about, a line of JSON each; `test_meta_over_i2cp.py` judges them.
+Prints what came about, a line of JSON each; `test_meta_over_i2cp.py` judges them. With ``--servers java`` the
+publisher's router is Java I2P.
 """
 
 from __future__ import annotations
@@ -19,17 +20,13 @@ from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
-from tests.i2p.script import tell
+from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import bundle, long_term_keys, now_ms, publication
 
 DEADLINE_S = 400.0
 STORED_S = 120.0
 FLOODFILLS = 2
 ROUTER = FLOODFILLS + 1
-PLANS = (
-    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
-    RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
-)
 HOPS = 0
 
 
@@ -76,9 +73,13 @@ async def error_of(publisher: I2cpPublisher, order: PublishOrder) -> str:
     return ""
 
 
-async def main(directory: Path) -> None:
+async def main(told: Options) -> None:
     keys = long_term_keys()
-    async with i2pd_network(directory, PLANS, hops=HOPS) as network:
+    plans = [
+        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+        told.servers(is_floodfill=False, has_leaf=False, has_i2cp=True),
+    ]
+    async with i2pd_network(told.directory, plans, hops=HOPS) as network:
         address = network[ROUTER - 1].i2cp
         floodfills = Floodfills(network[:FLOODFILLS], keys.destination)
         with trio.fail_after(DEADLINE_S):
@@ -116,4 +117,4 @@ async def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, options())

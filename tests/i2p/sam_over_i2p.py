@@ -1,11 +1,11 @@
 """A service that `SamPublisher` publishes on one real router after another; prints what came about, a JSON
-document per line. In a network namespace: python -m tests.i2p.sam_over_i2p DIRECTORY"""
+document per line. In a network namespace:
+python -m tests.i2p.sam_over_i2p DIRECTORY [--servers java] [--clients java]"""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,18 +19,21 @@ from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_sam import SamConfig, SamPublisher
-from tests.i2p.script import tell
+from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import bundle, now_ms
 
 PAGE = "served"
 PORT = 8080
 HANG_GUARD_S = 700.0  # a client that meets leases of a dead router keeps them until they expire
 A, B, C, D, E = range(5)
-PLANS = [
-    *[RouterPlan(has_leaf=False, has_sam=True)] * 2,
-    *[RouterPlan(has_leaf=False, has_proxy=True, is_floodfill=False)] * 3,
-    RouterPlan(has_leaf=False),
-]
+
+
+def plans(told: Options) -> list[RouterPlan]:
+    return [
+        *[told.servers(has_leaf=False, has_sam=True)] * 2,
+        *[told.clients(has_leaf=False, has_proxy=True, is_floodfill=False)] * 3,
+        *[RouterPlan(has_leaf=False)] * (1 if told.servers is RouterPlan else 3),
+    ]
 
 
 def publisher(router: I2pdRouter, keys: Path, address: str = "") -> SamPublisher:
@@ -122,12 +125,12 @@ async def refused(made: SamPublisher) -> str:
     return ""
 
 
-async def main(directory: Path) -> None:
-    async with i2pd_network(directory, PLANS) as network, trio.open_nursery() as nursery:
+async def main(told: Options) -> None:
+    async with i2pd_network(told.directory, plans(told)) as network, trio.open_nursery() as nursery:
         await nursery.start(site.serve_site, PAGE, PORT)
-        await run(directory, network)
+        await run(told.directory, network)
         nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, options())

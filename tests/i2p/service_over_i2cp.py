@@ -1,6 +1,7 @@
 """A service that the publisher `i2cp` publishes at one real router after another: elected, moved in order,
 and after the death of a router. Prints what came about, a JSON document per line. In a network namespace:
-python -m tests.i2p.service_over_i2cp DIRECTORY"""
+python -m tests.i2p.service_over_i2cp DIRECTORY [--servers java] [--clients java]
+[--hops 3 --carriers 12]"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
 from tests.i2p.meta_over_i2cp import Floodfills
-from tests.i2p.script import tell
+from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import now_ms
 
 DEADLINE_S = 900.0
@@ -34,15 +35,21 @@ DRAINED_S = 90 + 60
 A, B, C = 1, 2, 3
 CLIENT = 4
 FLOODFILLS = 4
-PLANS = (
-    *[RouterPlan(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 3,
-    RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
-    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
-)
 
 
-def publisher_at(directory: Path, keys: DestinationKeys, router: I2pdRouter, site_port: int) -> Publisher:
-    table = i2cp_table(directory, keys, router.id, router.i2cp, f"127.0.0.1:{site_port}")
+def plans(told: Options) -> list[RouterPlan]:
+    return [
+        *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 3,
+        told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
+        *told.carrying(),
+        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+    ]
+
+
+def publisher_at(
+    directory: Path, keys: DestinationKeys, router: I2pdRouter, site_port: int, hops: int = 0
+) -> Publisher:
+    table = i2cp_table(directory, keys, router.id, router.i2cp, f"127.0.0.1:{site_port}", hops=hops)
     site = PublisherSite(farm="farm", node_id=router.id, directory=directory)
     return make_publisher(table.pop("plugin"), table, directory, site)
 
@@ -141,13 +148,14 @@ def lost(fetches: list[Fetch], since_s: float, until_s: float) -> int:
     return sum(each.text is None for each in fetches if since_s <= each.began_s < until_s)
 
 
-async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+async def run(directory: Path, hops: int, network: I2pdNetwork, nursery: trio.Nursery) -> None:
     keys = create_keys(directory / "site.key")
     floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
     made = {}
     for router in network[:3]:
         port = await nursery.start(serve_site, f"node {router.id}")
-        made[router.id] = publisher_at(directory, keys, router, await nursery.start(serve_drip, port))
+        target = await nursery.start(serve_drip, port)
+        made[router.id] = publisher_at(directory, keys, router, target, hops)
     a, b, c = made[A], made[B], made[C]
     host = b32_address(keys.destination)
     client = Client(network[CLIENT - 1].proxy, host)
@@ -202,12 +210,13 @@ async def run(directory: Path, network: I2pdNetwork, nursery: trio.Nursery) -> N
         tell("back", counts=counts)
 
 
-async def main(directory: Path) -> None:
+async def main(told: Options) -> None:
+    routers = i2pd_network(told.directory / "routers", plans(told), hops=told.hops)
     with trio.fail_after(DEADLINE_S):
-        async with i2pd_network(directory / "routers", PLANS) as network, trio.open_nursery() as nursery:
-            await run(directory, network, nursery)
+        async with routers as network, trio.open_nursery() as nursery:
+            await run(told.directory, told.hops, network, nursery)
             nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, options())

@@ -27,7 +27,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about in one life of the farm, in order."""
 
     def run() -> list[dict[str, Any]]:
-        rank = ["rank"] if HAS_SPARK else []
+        rank = ["--rank"] if HAS_SPARK else []
         return run_script("farm_over_i2p", tmp_path_factory.mktemp("i2p"), *rank, timeout_s=TIMEOUT_S)
 
     for _ in range(NETWORKS - 1):

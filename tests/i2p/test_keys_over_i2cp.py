@@ -15,6 +15,7 @@ def test_new_bundles_are_used_without_a_restart_and_an_orderly_move_loses_at_mos
     tmp_path: Path,
 ) -> None:
     told = {facts["what"]: facts for facts in run_script("keys_over_i2cp", tmp_path, timeout_s=TIMEOUT_S)}
+    assert told["unpublished"]["counts"] == [0, 0, 0]
     assert told["standby"] == {"what": "standby", "is_ready": True, "is_new": True}
     assert "holds new keys" in told["moved"]["problems"][0]
     assert told["moved"]["text"] == "node 2"

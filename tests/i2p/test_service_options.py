@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.i2p.script import over_i2p, run_script
 
@@ -10,7 +11,12 @@ pytestmark = over_i2p(400)
 
 
 def test_service_gets_the_requests_of_real_clients_as_it_asks_for_them(tmp_path: Path) -> None:
-    told = {each.pop("what"): each for each in run_script("service_options", tmp_path, timeout_s=360)}
+    requests_were_changed(run_script("service_options", tmp_path, timeout_s=360))
+
+
+def requests_were_changed(lines: list[dict[str, Any]]) -> None:
+    """By `service_options`."""
+    told = {each.pop("what"): each for each in lines}
     kept = told["kept alive"]
     assert (kept["answers"], kept["requests"], kept["named"], kept["forged"]) == (4, 4, True, False)
     assert len(set(kept["peers"]) - {"127.0.0.1"}) == 2  # of the proxy, and of the tunnel

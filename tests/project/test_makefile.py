@@ -213,3 +213,11 @@ def test_make_test_dafka_without_the_c_programs_says_so_and_skips(project: Path)
     assert result.stdout.startswith("skipped: DAFKA_C= must name a directory with dafka_towerd")
     install(project / "programs" / "dafka_towerd", "")
     assert make(project, "--assume-old=.venv/test", "test-dafka", "DAFKA_C=programs").returncode != 0
+
+
+def test_make_test_java_without_java_i2p_says_so_and_skips(project: Path) -> None:
+    result = make(project, "--assume-old=.venv/test", "test-java")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("skipped: JAVA_I2P= must name a directory")
+    install(project / "java" / "lib" / "router.jar", "")
+    assert make(project, "--assume-old=.venv/test", "test-java", "JAVA_I2P=java").returncode != 0

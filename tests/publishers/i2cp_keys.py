@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
+from garlicfarm.i2p.destination import FILLER_BYTES
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import MetaLease, MetaLeaseSet, encode_meta_lease_set
 from garlicfarm.publisher import PublishOrder
@@ -11,6 +13,8 @@ from tests.i2p.encodings import long_term
 
 LIFETIME_S = 6 * 3600  # more than a run of all tests takes
 DAY_S = 86_400
+FILLER = hashlib.shake_128(b"filler").digest(FILLER_BYTES)
+"""As `create_keys` draws it, without repetitions: Java I2P 2.7.0 fails on those (KeysAndCert.getPadding)."""
 
 
 def now_ms() -> int:
@@ -18,7 +22,7 @@ def now_ms() -> int:
 
 
 def long_term_keys(number: int = 1) -> DestinationKeys:
-    return long_term(number.to_bytes(2, "big") * 16 if number > 255 else bytes([number]) * 32)
+    return long_term(number.to_bytes(2, "big") * 16 if number > 255 else bytes([number]) * 32, FILLER)
 
 
 def bundle(now_ms: int, *, expires_s: int | None = None, hops: int = 3) -> DestinationKeys:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from garlicfarm.errors import PublisherError
-from garlicfarm_plugin_i2cp.connection import parse_address
+from garlicfarm_plugin_i2cp.connection import parse_address, takes_contrary
 from tests.publishers.i2cp_router import CREATE_SESSION, GET_BANDWIDTH_LIMITS
 from tests.publishers.service_keeper.keeper_bench import Bench
 
@@ -57,6 +57,33 @@ async def test_old_java_shows_itself_by_saying_why_it_refuses(bench, autojump_cl
     await trio.sleep(0.5)
     await bench.keeper.standby()
     assert bench.keeper.router_kind == "i2pd"
+
+
+@pytest.mark.parametrize(
+    ("version", "limits", "is_contrary"),
+    [
+        (b"0.9.67", (), False),  # 2.58.0
+        (b"0.9.68", (4096, 4096), True),  # 2.59.0
+        (b"0.9.70", (4096, 4096), True),
+        (b"2.45.1", (), False),
+    ],
+)
+async def test_router_that_takes_do_not_publish_for_its_contrary_is_told_the_contrary(
+    bench: Bench, autojump_clock: MockClock, version: bytes, limits: tuple[int, ...], is_contrary: bool
+) -> None:
+    bench.router.version, bench.router.limits = version, limits
+    await bench.keeper.standby()
+    standby, active = ("active", "standby") if is_contrary else ("standby", "active")
+    assert bench.configurations() == [standby] * 2
+    await bench.keeper.publish(bench.order())
+    assert bench.configurations() == [standby, standby, active]
+    await bench.keeper.retire(None)
+    assert bench.configurations() == [standby, standby, active, standby]
+
+
+def test_java_of_the_same_version_takes_it_as_it_is_said() -> None:
+    assert takes_contrary("i2pd", "0.9.68")
+    assert not takes_contrary("java", "0.9.68")
 
 
 @pytest.mark.parametrize("kind", ["i2pd", "java"])
