@@ -11,9 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import trio
 
@@ -32,6 +31,7 @@ FLOODFILLS = 4
 I2P_LINK, FARM_LINK = 0, 1
 """Of a node's machine, where the service has wires: to other routers, and to other nodes."""
 KEYS = "site.dat"
+SERVICE_KEY = "site.key"
 INTERVAL_MS = 5_000
 FARM_TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
 """To the node of a farm inside I2P, as `garlicfarm i2p setup` makes it."""
@@ -40,6 +40,15 @@ QUANTITY = 2
 
 Leases = Literal["default", "fast"]
 """How long the leases last that the publisher `i2cp` composes: key ``leases`` of its table."""
+
+
+class Kinds(NamedTuple):
+    """Which kinds of routers a service's network has: classes of plans. ``more_clients``: in addition to the
+    clients that are asked for, behind them in the order of the routers."""
+
+    server: type[RouterPlan] = RouterPlan
+    more_clients: tuple[type[RouterPlan], ...] = ()
+    floodfills: tuple[type[RouterPlan], ...] = (RouterPlan,) * FLOODFILLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ async def i2cp_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
+    kinds: Kinds = Kinds(),
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
@@ -94,10 +104,15 @@ async def i2cp_service(
     their routers, by the preset ``i2p``. ``senses``: they test what the others publish (D25)."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
-        return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
+        made = i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
+        if kinds.server is not RouterPlan:  # Java I2P refuses a bundle some minutes after it was made
+            made["keys"] = str(directory / SERVICE_KEY)
+        return made
 
-    server = server_plan(has_i2cp=True, has_sam=senses)
-    made = elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires, inside, senses)
+    server = server_plan(kinds.server, has_i2cp=True, has_sam=senses)
+    made = elected_service(
+        directory, server, clients, nodes, hops, table, interval_ms, wires, inside, senses, kinds
+    )
     async with made as running:
         yield running
 
@@ -114,17 +129,20 @@ async def elected_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
+    kinds: Kinds = Kinds(),
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
-    keys = create_keys(directory / "site.key")
+    keys = create_keys(directory / SERVICE_KEY)
     master_file = directory / "master.key"
     master = create_keys(master_file)
     if inside:
         server = replace(server, tunnels=(FARM_TUNNEL,), has_proxy=True)
     async with (
         trio.open_nursery() as nursery,
-        service_network(directory, [server] * nodes, keys.destination, clients, hops, wires) as service,
+        service_network(
+            directory, [server] * nodes, keys.destination, clients, hops, wires, kinds
+        ) as service,
     ):
         members = {}
         for router, port in zip(service.servers, free_ports(nodes), strict=False):
@@ -152,8 +170,10 @@ async def elected_service(
         nursery.cancel_scope.cancel()
 
 
-server_plan = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
-"""The plan of a router that serves. It carries nothing for clients: its death must take the service only."""
+def server_plan(kind: type[RouterPlan] = RouterPlan, **more: Any) -> RouterPlan:
+    """The plan of a router that serves. It carries nothing for clients: its death must take the service
+    only."""
+    return kind(is_floodfill=False, carries_tunnels=False, **more)
 
 
 @asynccontextmanager
@@ -164,18 +184,17 @@ async def service_network(
     clients: int,
     hops: int,
     wires: Network | None = None,
+    kinds: Kinds = Kinds(),
 ) -> AsyncIterator[Service]:
     """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
     has_wires = wires is not None
-    client = RouterPlan(
-        is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires
-    )
-    plans = [
-        *servers,
-        *[client] * clients,
-        *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
+    asking = [
+        kind(is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires)
+        for kind in (RouterPlan,) * clients + kinds.more_clients
     ]
-    client_ids = tuple(range(len(servers) + 1, len(servers) + clients + 1))
+    storing = [kind(has_leaf=False, log_level="info") for kind in kinds.floodfills]
+    plans = [*servers, *asking, *storing]
+    client_ids = tuple(range(len(servers) + 1, len(servers) + len(asking) + 1))
     async with i2pd_network(directory / "routers", plans, wires, hops=hops) as network:
         yield Service(network, b32_address(destination), client_ids)
 
