@@ -22,7 +22,7 @@ import trio
 from garlicfarm.admin.health import judge
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
 from garlicfarm.i2p.session_options import tunnel_options
-from garlicfarm.lab.i2pd import i2pd_program
+from garlicfarm.lab.i2pd_files import i2pd_program
 from garlicfarm.lab.line_server import LineServer, line_server
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.lab.service import FARM_LINK, I2P_LINK, Service

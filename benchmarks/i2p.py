@@ -42,10 +42,9 @@ from garlicfarm.lab.i2pd import (
     I2pdRouter,
     check_programs,
     i2pd_network,
-    i2pd_program,
     reexec_in_private_network,
 )
-from garlicfarm.lab.i2pd_files import RouterPlan
+from garlicfarm.lab.i2pd_files import RouterPlan, i2pd_program
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, network, why_unavailable

@@ -26,18 +26,17 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.credentials.certificates import make_certificate, pin_of_file
+from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab import tun_network
 from garlicfarm.lab.i2pd_files import (
     CERTIFICATE,
     CONTROL_PORT,
+    PASSWORD,
     RouterPlan,
-    arguments,
-    configure,
     console_port,
-    has_keys,
     i2cp_port,
+    i2pd_program,
     introduce,
     leaf_of,
     proxy_port,
@@ -45,7 +44,6 @@ from garlicfarm.lab.i2pd_files import (
 )
 from garlicfarm.setup.i2p_tunnel import b32_address
 
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
 
@@ -76,11 +74,6 @@ class I2pdRouter:
     """The b32 address of the first tunnel that it was given, "" if it was given none."""
     place: str
     """The file of its network namespace, "" if that is this process's."""
-
-
-def i2pd_program() -> str:
-    """The program that runs as a router: the environment variable ``I2PD``, or ``i2pd`` in ``PATH``."""
-    return os.environ.get("I2PD") or "i2pd"
 
 
 def check_programs() -> None:
@@ -115,9 +108,15 @@ class I2pdNetwork(list[I2pdRouter]):
     """The routers of a network, in order, of which each can be killed and started again; made by
     `i2pd_network`."""
 
-    def __init__(self, routers: Iterable[I2pdRouter], processes: list[subprocess.Popen[bytes]]) -> None:
+    def __init__(
+        self,
+        routers: Iterable[I2pdRouter],
+        processes: list[subprocess.Popen[bytes]],
+        plans: Sequence[RouterPlan] = (),
+    ) -> None:
         super().__init__(routers)
         self._processes = processes
+        self._plans = plans
 
     def is_running(self, router_id: int) -> bool:
         """Whether a router has not ended, by itself or killed."""
@@ -135,10 +134,11 @@ class I2pdNetwork(list[I2pdRouter]):
         Raises `RouterError` as `i2pd_network` does.
         """
         router = self[router_id - 1]
-        process = _start(_into(router.place), router.data_dir)
+        plan = self._plans[router_id - 1]
+        process = _start(plan, router.data_dir, router.place)
         self._processes[router_id - 1] = process
         self[router_id - 1] = router = replace(router, pid=process.pid)
-        await _wait_for([process], lambda _: _listens(router.address))
+        await _wait_for([plan], [process], lambda _: _listens(router.address))
         return router
 
 
@@ -161,7 +161,7 @@ async def i2pd_network(
     end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
-    router ends or does not listen within 60 s.
+    router ends or does not listen in time.
     """
     check_programs()
     count = len(plans)
@@ -179,15 +179,15 @@ async def i2pd_network(
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
     data_dirs = await make_i2pd(base_dir, addresses, plans, places, hops=hops, ssu2=ssu2)
-    async with _running(data_dirs, places) as processes:
-        await _wait_for(processes, lambda i: _listens(addresses[i]))
+    async with _running(plans, data_dirs, places) as processes:
+        await _wait_for(plans, processes, lambda i: _listens(addresses[i]))
         yield I2pdNetwork(
             [
                 I2pdRouter(
                     id=i + 1,
                     address=addresses[i],
-                    url=f"https://{addresses[i]}:{CONTROL_PORT}",
-                    password_file=data_dir / "i2pcontrol.password",
+                    url=f"https://{addresses[i]}:{CONTROL_PORT}{plan.control_path}",
+                    password_file=data_dir / PASSWORD,
                     pin=pin_of_file(data_dir / CERTIFICATE),
                     pid=processes[i].pid,
                     data_dir=data_dir,
@@ -204,6 +204,7 @@ async def i2pd_network(
                 for i, (data_dir, plan) in enumerate(zip(data_dirs, plans, strict=True))
             ],
             processes,
+            plans,
         )
 
 
@@ -219,26 +220,23 @@ async def make_i2pd(
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
 
     The certificate of each I2PControl is in `CERTIFICATE`. The addresses need not exist yet.
-    Raises `RouterError` if a router makes no keys within 60 s.
+    Raises `RouterError` if a router makes no keys in time.
     """
-    data_dirs = [
-        configure(base_dir / f"i2pd{i + 1}", address, i, plan, hops, ssu2)
-        for i, (address, plan) in enumerate(zip(addresses, plans, strict=True))
-    ]
+    data_dirs = [base_dir / f"i2pd{i + 1}" for i in range(len(plans))]
+    for i, (address, plan) in enumerate(zip(addresses, plans, strict=True)):
+        plan.configure(data_dirs[i], address, i, hops, ssu2)
     infos = [b""] * len(plans)
 
     def is_ready(i: int) -> bool:
-        if has_keys(data_dirs[i], plans[i]):
+        if plans[i].has_keys(data_dirs[i]):
             infos[i] = (data_dirs[i] / "router.info").read_bytes()
         return infos[i] != b""  # when i2pd has made the file, and not written it yet
 
     # The first start makes the routers' keys; only then can they learn of each other.
-    options = [f"--{each}.enabled=0" for each in ("i2pcontrol", "sam", "i2cp")]
-    async with _running(data_dirs, places or [""] * len(plans), *options) as processes:
-        await _wait_for(processes, is_ready)
+    async with _running(plans, data_dirs, places or [""] * len(plans)) as processes:
+        await _wait_for(plans, processes, is_ready)
     for i, data_dir in enumerate(data_dirs):
-        # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
-        make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
+        plans[i].certify(data_dir)
         for info in infos[:i] + infos[i + 1 :]:
             introduce(data_dir, info)
     return data_dirs
@@ -251,33 +249,30 @@ async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[Non
     ``options`` are i2pd's and override its configuration file, as ``--i2pcontrol.address=127.0.0.1``. This
     does not wait: I2PControl answers a little later. At the end the router is ended as there.
     """
-    async with _running([router.data_dir], [router.place], *options):
+    async with _running([RouterPlan()], [router.data_dir], [router.place], *options):
         yield
 
 
 @asynccontextmanager
 async def _running(
-    data_dirs: Sequence[Path], places: Sequence[str], *options: str
+    plans: Sequence[RouterPlan], data_dirs: Sequence[Path], places: Sequence[str], *options: str
 ) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for data_dir, place in zip(data_dirs, places, strict=True):
-            processes.append(_start(_into(place), data_dir, *options))
+        for plan, data_dir, place in zip(plans, data_dirs, places, strict=True):
+            processes.append(_start(plan, data_dir, place, *options))
         yield processes
     finally:
         with trio.CancelScope(shield=True):
             await _end(processes)
 
 
-def _into(place: str) -> list[str]:
-    return ["nsenter", f"--net={place}"] if place else []
-
-
-def _start(into: Sequence[str], data_dir: Path, *options: str) -> subprocess.Popen[bytes]:
+def _start(plan: RouterPlan, data_dir: Path, place: str, *options: str) -> subprocess.Popen[bytes]:
+    into = ["nsenter", f"--net={place}"] if place else []
     # Not trio's open_process: pdeathsig would follow the death of its worker thread.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
-            [*into, "setpriv", "--pdeathsig", "KILL", i2pd_program(), *arguments(data_dir), *options],
+            [*into, "setpriv", "--pdeathsig", "KILL", *plan.command(data_dir), *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -295,8 +290,11 @@ async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]) -> None:
-    with trio.move_on_after(START_TIMEOUT_S):
+async def _wait_for(
+    plans: Sequence[RouterPlan], processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]
+) -> None:
+    timeout_s = max(plan.start_timeout_s for plan in plans)
+    with trio.move_on_after(timeout_s):
         for i, process in enumerate(processes):
             while not await trio.to_thread.run_sync(ready, i, abandon_on_cancel=True):  # it connects
                 if process.poll() is not None:
@@ -306,7 +304,7 @@ async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callabl
                     )
                 await trio.sleep(0.05)
         return
-    raise RouterError(f"i2pd was not ready within {START_TIMEOUT_S:.0f} s")
+    raise RouterError(f"i2pd was not ready within {timeout_s:.0f} s")
 
 
 def _address(i: int) -> str:

@@ -4,13 +4,15 @@ other routers that it knows.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.i2p.destination import split_destination
 from garlicfarm.i2p.encoding import encode
@@ -21,6 +23,8 @@ CONSOLE_PORT, I2CP_PORT, SAM_PORT = 7070, 7654, 7656
 PORTS_APART = 10
 """Routers may share one loopback: those of the second router are so much higher, and so on."""
 CERTIFICATE = "i2pcontrol.crt.pem"
+PRIVATE_KEY = "i2pcontrol.key.pem"
+PASSWORD = "i2pcontrol.password"
 
 # reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
 CONFIGURATION = """\
@@ -155,6 +159,79 @@ class RouterPlan:
     """i2pd's, in ``i2pd.log``. A floodfill with ``info`` writes ``LeaseSet2 updated: `` and the b32 name of
     the destination whenever it stores a newer LeaseSet."""
 
+    start_timeout_s: ClassVar[float] = 60.0
+    """How long a start may take."""
+    control_path: ClassVar[str] = ""
+    """Of the URL of its I2PControl."""
+
+    def configure(self, data_dir: Path, address: str, i: int, hops: int, ssu2: bool) -> None:
+        """Make the data directory. ``i``: the router's place in the network, from 0."""
+        data_dir.mkdir(mode=0o700, parents=True)
+        password = secrets.token_hex(16)
+        write_private_file(data_dir / PASSWORD, f"{password}\n".encode())
+        write_private_file(
+            data_dir / "i2pd.conf",
+            CONFIGURATION.format(
+                data_dir=data_dir,
+                log_level=self.log_level,
+                address=address,
+                floodfill=_word(self.is_floodfill),
+                ssu2=_word(ssu2),
+                notransit=_word(not self.carries_tunnels),
+                bandwidth_kb=4096 + 512 * i,
+                control_port=CONTROL_PORT,
+                password=password,
+                proxy=_word(self.has_proxy),
+                proxy_address=address if self.shares_proxy else "127.0.0.1",
+                proxy_port=proxy_port(i),
+                sam=_word(self.has_sam),
+                sam_port=sam_port(i),
+                i2cp=_word(self.has_i2cp),
+                i2cp_port=i2cp_port(i),
+                console=_word(self.has_console),
+                console_port=console_port(i),
+                hops=hops,
+            ).encode(),
+        )
+        leaf = [TUNNEL.format(address=address)] if self.has_leaf else []
+        tunnels = [*leaf, *(tunnel.i2pd() for tunnel in self.tunnels)]
+        lengths = LENGTHS.format(hops=hops)
+        (data_dir / "tunnels.conf").write_text("".join(tunnel + lengths for tunnel in tunnels))
+        for name, content in self.files.items():
+            write_private_file(data_dir / name, content)
+        for folder in ("tunnels.d", "certs"):
+            (data_dir / folder).mkdir()
+
+    def command(self, data_dir: Path) -> list[str]:
+        """What runs the router; asked for before each start. Without a certificate, it starts for its keys
+        only, and has no I2PControl, SAM or I2CP."""
+        options = () if (data_dir / CERTIFICATE).exists() else ("i2pcontrol", "sam", "i2cp")
+        return [
+            i2pd_program(),
+            f"--datadir={data_dir}",
+            f"--conf={data_dir / 'i2pd.conf'}",
+            f"--tunconf={data_dir / 'tunnels.conf'}",
+            f"--tunnelsdir={data_dir / 'tunnels.d'}",
+            f"--certsdir={data_dir / 'certs'}",
+            *(f"--{each}.enabled=0" for each in options),
+        ]
+
+    def has_keys(self, data_dir: Path) -> bool:
+        """Whether the first start has made all keys that the router needs."""
+        names = ["router.info", *(tunnel.keys for tunnel in self.tunnels), *["leaf.dat"] * self.has_leaf]
+        files = [data_dir / name for name in names]
+        return all(file.exists() and file.stat().st_size > 0 for file in files)  # i2pd writes each at once
+
+    def certify(self, data_dir: Path) -> None:
+        """Put the certificate of its I2PControl into `CERTIFICATE`, after the first start."""
+        # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
+        make_certificate(data_dir / CERTIFICATE, data_dir / PRIVATE_KEY, "127.0.0.1")
+
+
+def i2pd_program() -> str:
+    """The program that runs as a router: the environment variable ``I2PD``, or ``i2pd`` in ``PATH``."""
+    return os.environ.get("I2PD") or "i2pd"
+
 
 def proxy_port(i: int) -> int:
     """The port of a router's HTTP proxy, by the router's place in the network, from 0."""
@@ -176,59 +253,8 @@ def console_port(i: int) -> int:
     return CONSOLE_PORT + PORTS_APART * i
 
 
-def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int, ssu2: bool) -> Path:
-    """Make a router's data directory, and return it. ``i``: its place in the network, from 0."""
-    data_dir.mkdir(mode=0o700, parents=True)
-    password = secrets.token_hex(16)
-    lengths = LENGTHS.format(hops=hops)
-    write_private_file(data_dir / "i2pcontrol.password", f"{password}\n".encode())
-    write_private_file(
-        data_dir / "i2pd.conf",
-        CONFIGURATION.format(
-            data_dir=data_dir,
-            log_level=plan.log_level,
-            address=address,
-            floodfill=_word(plan.is_floodfill),
-            ssu2=_word(ssu2),
-            notransit=_word(not plan.carries_tunnels),
-            bandwidth_kb=4096 + 512 * i,
-            control_port=CONTROL_PORT,
-            password=password,
-            proxy=_word(plan.has_proxy),
-            proxy_address=address if plan.shares_proxy else "127.0.0.1",
-            proxy_port=proxy_port(i),
-            sam=_word(plan.has_sam),
-            sam_port=sam_port(i),
-            i2cp=_word(plan.has_i2cp),
-            i2cp_port=i2cp_port(i),
-            console=_word(plan.has_console),
-            console_port=console_port(i),
-            hops=hops,
-        ).encode(),
-    )
-    leaf = [TUNNEL.format(address=address)] if plan.has_leaf else []
-    tunnels = [*leaf, *(tunnel.i2pd() for tunnel in plan.tunnels)]
-    (data_dir / "tunnels.conf").write_text("".join(tunnel + lengths for tunnel in tunnels))
-    for name, content in plan.files.items():
-        write_private_file(data_dir / name, content)
-    for folder in ("tunnels.d", "certs"):
-        (data_dir / folder).mkdir()
-    return data_dir
-
-
 def _word(value: bool) -> str:
     return str(value).lower()
-
-
-def arguments(data_dir: Path) -> list[str]:
-    """Those of i2pd for a router's data directory."""
-    return [
-        f"--datadir={data_dir}",
-        f"--conf={data_dir / 'i2pd.conf'}",
-        f"--tunconf={data_dir / 'tunnels.conf'}",
-        f"--tunnelsdir={data_dir / 'tunnels.d'}",
-        f"--certsdir={data_dir / 'certs'}",
-    ]
 
 
 def introduce(data_dir: Path, router_info: bytes) -> None:
@@ -244,10 +270,3 @@ def leaf_of(data_dir: Path) -> bytes:
     """The destination of a router's tunnel ``leaf``, in binary form."""
     destination, _ = split_destination((data_dir / "leaf.dat").read_bytes())
     return destination
-
-
-def has_keys(data_dir: Path, plan: RouterPlan) -> bool:
-    """Whether its first start has made all keys that a router needs."""
-    names = ["router.info", *(tunnel.keys for tunnel in plan.tunnels), *["leaf.dat"] * plan.has_leaf]
-    files = [data_dir / name for name in names]
-    return all(file.exists() and file.stat().st_size > 0 for file in files)  # i2pd writes each at once
