@@ -35,13 +35,13 @@ The faults:
 Four clients, each behind an i2pd of its own: one ``knew`` the service when the fault struck; one is ``new``
 and asks for the first time then; one asks for the first time ``soon``, 45 s later; one asks ``later``, after
 150 s. With ``--java-clients N`` so many more knew it, each behind a Java I2P of its own; the table has them
-in one line. The figures of each: the time from the fault, or from its first request after it, to the first answer
-of another one than the fault struck; and how many of its requests were lost, in ``rolling`` at each stop.
-After ``stop``, ``rolling``, ``restarted``, ``leader``, ``farm-link`` and ``full`` the same node may serve on:
-the time is then the longest between two requests that were answered. Beside them: the time from the fault
-until another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet again only
-when the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so where there
-was no answer within that time.
+in one line. The figures of each: the time from the fault, or from its first request after it, to the first
+answer of another one than the fault struck; and how many of its requests were lost, in ``rolling`` at each
+stop. After ``stop``, ``rolling``, ``restarted``, ``leader``, ``farm-link`` and ``full`` the same node may
+serve on: the time is then the longest between two requests that were answered. Beside them: the time from the
+fault until another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet
+again only when the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so
+where there was no answer within that time.
 
 Prints a line of JSON for each run, and one table of all runs, which take turns. ``--i2pd`` names another i2pd
 than the one in ``PATH``. Exit code 1: a bound was missed, or a run failed twice. The machine should have
@@ -92,6 +92,7 @@ from garlicfarm.lab.service import (
     FARM_LINK,
     FLOODFILLS,
     I2P_LINK,
+    I2PD,
     INTERVAL_MS,
     KEYS,
     Kinds,
@@ -173,7 +174,7 @@ class Case(NamedTuple):
         return Kinds(
             JavaPlan if has_java else RouterPlan,
             (JavaPlan,) * java_clients,
-            mixed if has_java or java_clients else Kinds().floodfills,
+            mixed if has_java or java_clients else I2PD.floodfills,
         )
 
     def __str__(self) -> str:
@@ -267,9 +268,7 @@ async def served(
             return sam_table(directory, keys, router.id, router.sam, target, case.hops)
 
         plan = server_plan(has_sam=True)
-        made = elected_service(
-            directory, plan, clients, NODES, case.hops, table, wires=wires, kinds=kinds
-        )
+        made = elected_service(directory, plan, clients, NODES, case.hops, table, wires=wires, kinds=kinds)
         async with made as running:
             yield running
     else:
@@ -619,9 +618,7 @@ def main() -> int:
     parser.add_argument(
         "--lease-s", type=float, default=60.0, help="the longest lease of a farm inside I2P at the fault"
     )
-    parser.add_argument(
-        "--java-clients", type=int, default=0, help="so many more clients, behind Java I2P"
-    )
+    parser.add_argument("--java-clients", type=int, default=0, help="so many more clients, behind Java I2P")
     parser.add_argument("--i2pd", help="the program that runs as a router, by default as I2PD says")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

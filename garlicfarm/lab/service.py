@@ -31,7 +31,6 @@ FLOODFILLS = 4
 I2P_LINK, FARM_LINK = 0, 1
 """Of a node's machine, where the service has wires: to other routers, and to other nodes."""
 KEYS = "site.dat"
-SERVICE_KEY = "site.key"
 INTERVAL_MS = 5_000
 FARM_TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
 """To the node of a farm inside I2P, as `garlicfarm i2p setup` makes it."""
@@ -49,6 +48,9 @@ class Kinds(NamedTuple):
     server: type[RouterPlan] = RouterPlan
     more_clients: tuple[type[RouterPlan], ...] = ()
     floodfills: tuple[type[RouterPlan], ...] = (RouterPlan,) * FLOODFILLS
+
+
+I2PD = Kinds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ async def i2cp_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
-    kinds: Kinds = Kinds(),
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
@@ -104,10 +106,7 @@ async def i2cp_service(
     their routers, by the preset ``i2p``. ``senses``: they test what the others publish (D25)."""
 
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
-        made = i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
-        if kinds.server is not RouterPlan:  # Java I2P refuses a bundle some minutes after it was made
-            made["keys"] = str(directory / SERVICE_KEY)
-        return made
+        return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
     server = server_plan(kinds.server, has_i2cp=True, has_sam=senses)
     made = elected_service(
@@ -129,11 +128,11 @@ async def elected_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
-    kinds: Kinds = Kinds(),
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
-    keys = create_keys(directory / SERVICE_KEY)
+    keys = create_keys(directory / "site.key")
     master_file = directory / "master.key"
     master = create_keys(master_file)
     if inside:
@@ -184,7 +183,7 @@ async def service_network(
     clients: int,
     hops: int,
     wires: Network | None = None,
-    kinds: Kinds = Kinds(),
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[Service]:
     """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
     has_wires = wires is not None
