@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.publishing.orders import (
     ClientRules,
     ClockReading,
@@ -45,10 +46,12 @@ class MasterSession(Protocol):
     def destination(self) -> bytes:
         """The binary master destination."""
 
-    def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
+    def session_configuration(
+        self, options: Mapping[str, str], now_ms: int, *, kind: RouterKind = "i2pd"
+    ) -> bytes:
         """A signed I2CP SessionConfig for the master destination. ``options``: those that the caller wants;
         where the keys are a bundle, its own take their place, since they were signed with it. ``now_ms``:
-        wall clock, ms since 1970."""
+        wall clock, ms since 1970. ``kind``: of the router."""
         ...
 
 

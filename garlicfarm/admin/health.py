@@ -48,6 +48,13 @@ def utc(date_ms: int) -> str:
     return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
 
 
+def plugin_text(publisher: Mapping[str, Any]) -> str:
+    """The plugin of a publisher, from its row, and which router it has found there, if it has."""
+    names = {"i2pd": "i2pd", "java": "Java I2P"}
+    router = publisher.get("router")
+    return f"{publisher['plugin']} ({names[router]})" if router else str(publisher["plugin"])
+
+
 def streams_text(publisher: Mapping[str, Any]) -> str:
     """The streams of a publisher, from its row: how many are open, and what was refused; "" where it has
     none."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.admin.health import streams_text
+from garlicfarm.admin.health import plugin_text, streams_text
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.durations import date_text
 from garlicfarm.cli.node_access import ask, deadline
@@ -166,6 +166,6 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         problems = "".join(f"; {problem}" for problem in one["problems"])
         seen = f"; {one['seen']}" if one.get("seen") else ""
         rest = f"{since}{until}{seen}{streams}{problems}"
-        yield f"  node {found['node']}, {one['plugin']}: {one['state']}{rest}"
+        yield f"  node {found['node']}, {plugin_text(one)}: {one['state']}{rest}"
     if not found["publishers"]:
         yield f"  {has_no_publisher(found['node'])}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from garlicfarm.admin.health import (
     events,
     level_word,
+    plugin_text,
     program_word,
     publishing,
     quorum_loss,
@@ -155,7 +156,7 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         streams = f"; {text}" if (text := streams_text(one)) else ""
         problems = "".join(f"; {problem}" for problem in one["problems"])
         lines.append(
-            f"node {body['node']}, publisher {one['plugin']}: "
+            f"node {body['node']}, publisher {plugin_text(one)}: "
             f"{one['state']}{since}{until}{seen}{streams}{problems}"
         )
     if not found:

@@ -105,16 +105,17 @@ class RequestLeaseSet(msgspec.Struct, frozen=True):
 
 
 class BandwidthLimits(msgspec.Struct, frozen=True):
-    """The limits that a router sets for its clients, and for itself, each way, KB/s.
+    """The limits that a router sets for its clients, and for itself, each way, KB/s, and its burst time, s.
 
-    i2pd answers with how many bytes pass through it per second where its clients' limits belong, and 0 for
-    its own. Java I2P before 0.9.62 has 0 there, too.
+    i2pd answers with limits of its own, or with how many bytes pass through it per second, where its clients'
+    limits belong, and 0 for the rest. Java I2P before 0.9.62 has 0 there, too.
     """
 
     client_in: int
     client_out: int
     router_in: int
     router_out: int
+    burst_s: int
 
 
 class Disconnect(msgspec.Struct, frozen=True):
@@ -301,8 +302,8 @@ def _request_variable_lease_set(body: bytes) -> RequestLeaseSet:
 
 
 def _bandwidth_limits(body: bytes) -> BandwidthLimits:
-    client_in, client_out, router_in, _, router_out, *_ = _LIMITS.unpack(body)
-    return BandwidthLimits(client_in, client_out, router_in, router_out)
+    client_in, client_out, router_in, _, router_out, _, burst_s, *_ = _LIMITS.unpack(body)
+    return BandwidthLimits(client_in, client_out, router_in, router_out, burst_s)
 
 
 def _disconnect(body: bytes) -> Disconnect:

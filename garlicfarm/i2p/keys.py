@@ -25,8 +25,11 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import signing_key, split_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.offline_signature import OFFLINE_BYTES, OfflineSignature, sign_offline, signer
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_configuration import (
+    decode_session_configuration,
     encode_session_configuration,
+    offline_options,
     verify_session_configuration,
 )
 from garlicfarm.i2p.session_options import PURPOSES, Purpose, has_options_of, session_options
@@ -100,10 +103,15 @@ class DestinationKeys:
         return sign(self.type, self.seed, data)
 
     def session_configuration(
-        self, options: Mapping[str, str], now_ms: int, purpose: Purpose = "meta"
+        self,
+        options: Mapping[str, str],
+        now_ms: int,
+        purpose: Purpose = "meta",
+        kind: RouterKind = "i2pd",
     ) -> bytes:
-        """A signed I2CP SessionConfig. The long-term key signs ``options`` and ``now_ms`` (ms since 1970)
-        now; a bundle has one for each ``purpose``, with its own options and date.
+        """A signed I2CP SessionConfig for a router of this ``kind``. The long-term key signs ``options`` and
+        ``now_ms`` (ms since 1970) now; a bundle has one for each ``purpose``, with its own options and date.
+        For Java I2P its transient key signs the same options now.
 
         :raises ConfigError: the long-term key is not here, and signed none for this purpose, or does not sign
             here (the operator's fault).
@@ -124,7 +132,11 @@ class DestinationKeys:
                     f"configuration for {purpose}: make a bundle with `garlicfarm keys offline`"
                 ]
             )
-        return self.configurations[purpose]
+        signed = self.configurations[purpose]
+        if kind == "i2pd":
+            return signed
+        options = {**decode_session_configuration(signed).options, **offline_options(self.offline)}
+        return encode_session_configuration(self.destination, options, now_ms, self.sign)
 
     def sam_private_key(self) -> str:
         """The private key as SAM's ``DESTINATION=`` takes it, in I2P base64: a secret."""

@@ -2,14 +2,15 @@
 
 ::
 
-    configuration = destination | Mapping | date u64 (ms) | signature 64, by the long-term key, of that
+    configuration = destination | Mapping | date u64 (ms) | signature 64 of that
     Mapping       = length u16 of what follows | pairs of string '=' string ';', sorted by key
     string        = length u8 | bytes
 
-Routers accept only the signature of the long-term key here, also where an offline signature stands in the
-LeaseSet, and do not look at the date.
+i2pd accepts only the signature of the long-term key here, also where an offline signature stands in the
+LeaseSet, and does not look at the date. Java I2P refuses a date more than 3 minutes from its clock, and takes
+the signature of a transient key that the options name (`offline_options`).
 
-Source: I2CP specification, "Session Config"; common structures, "Mapping".
+Source: I2CP specification, "Session Config", "Offline signatures"; common structures, "Mapping".
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from garlicfarm.i2p.destination import signing_key, split_destination
-from garlicfarm.i2p.signing import SIGNATURE_BYTES
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.offline_signature import OfflineSignature
+from garlicfarm.i2p.signing import ED25519, SIGNATURE_BYTES
 
 _DATE_BYTES = 8
 
@@ -36,7 +39,8 @@ def encode_session_configuration(
     destination: bytes, options: Mapping[str, str], now_ms: int, sign: Callable[[bytes], bytes]
 ) -> bytes:
     """The signed configuration. ``now_ms``: its date, ms since 1970. ``sign`` returns the 64-byte signature
-    of its argument by the long-term key. Raises `ValueError`: an option or the date cannot be written."""
+    of its argument by the key that the router expects. Raises `ValueError`: an option or the date cannot be
+    written."""
     if not 0 <= now_ms < 2**64:
         raise ValueError("the date is outside of 64 bits")
     body = destination + encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
@@ -62,6 +66,15 @@ def verify_session_configuration(data: bytes) -> SessionConfiguration:
     configuration = decode_session_configuration(data)
     signing_key(configuration.destination).check(data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
     return configuration
+
+
+def offline_options(offline: OfflineSignature) -> dict[str, str]:
+    """The options that let a transient key sign a configuration, for Java I2P."""
+    return {
+        "i2cp.leaseSetOfflineExpiration": str(offline.expires_s),
+        "i2cp.leaseSetTransientPublicKey": f"{ED25519}:{encode(offline.transient)}",
+        "i2cp.leaseSetOfflineSignature": encode(offline.signature),
+    }
 
 
 def encode_mapping(options: Mapping[str, str]) -> bytes:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.publishing.documents import U63, DestinationStatus
 
 MAX_PUBLISHED_BYTES = 4096
@@ -66,12 +67,12 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     where the publisher knows that it could not publish now, above all because its router is gone.
     ``is_withdrawn``: True where it is certain that nothing is published for it, by an earlier process either,
     which a new process may know long before it is ready. ``leaf``: the figures that its own sessions give of
-    its destination. ``published_ms``: the date of the newest
-    LeaseSet that a router has taken, of a publisher that publishes again by itself; a successor's is dated
-    later. ``router_date``: the router's newest answer, where it tells the time and can still be reached; a
-    node whose clock differs does not offer itself. ``refused``: how many packets and streams were refused or
-    dropped since the publisher was made, by cause, a fixed phrase each. ``problems``: one sentence each, for
-    operators."""
+    its destination. ``published_ms``: the date of the newest LeaseSet that a router has taken, of a publisher
+    that publishes again by itself; a successor's is dated later. ``router_date``: the router's newest answer,
+    where it tells the time and can still be reached; a node whose clock differs does not offer itself.
+    ``router_kind``: which program that router is, where the publisher treats them differently. ``refused``:
+    how many packets and streams were refused or dropped since the publisher was made, by cause, a fixed
+    phrase each. ``problems``: one sentence each, for operators."""
 
     is_publishing: bool
     is_ready: bool = True
@@ -81,6 +82,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     published_ms: U63 | None = None
     leaf: DestinationStatus | None = None
     router_date: ClockReading | None = None
+    router_kind: RouterKind | None = None
     refused: Annotated[dict[str, U63], msgspec.Meta(max_length=MAX_CAUSES)] = {}
     problems: tuple[str, ...] = ()
 

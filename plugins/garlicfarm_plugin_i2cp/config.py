@@ -6,11 +6,12 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.plugin_settings import Hops, Quantity, Settings, setting
 
 Balance: TypeAlias = Literal["turn", "order"]
 MAX_TARGETS = 16
-_OF_BOTH_MODES = ("mode", "address", "user", "password_file", "hops", "quantity")
+_OF_BOTH_MODES = ("mode", "address", "router", "user", "password_file", "hops", "quantity")
 _Port = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,4}\Z")]
 _Addresses = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_TARGETS)]
 _Ports = Annotated[
@@ -28,6 +29,10 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
         setting("What is published: the farm's Meta LeaseSet, or a service (target, keys)."),
     ] = "meta"
     address: Annotated[str, setting("The router's I2CP, HOST:PORT on loopback.")] = "127.0.0.1:7654"
+    router: Annotated[
+        Literal["auto", "i2pd", "java"],
+        setting("Which router it is: i2pd, Java I2P, or auto, which finds out."),
+    ] = "auto"
     user: Annotated[str, setting("Name for a router that asks for one (Java I2P); none by default.")] = ""
     password_file: Annotated[str, setting("File (mode 0600) with its password on the first line.")] = ""
     hops: Annotated[Hops, setting("Length of the session's tunnels; with a bundle, the bundle's.")] = 3
@@ -108,6 +113,11 @@ class I2cpConfig(Settings, frozen=True, kw_only=True):
             others = set(defaults).difference(_OF_BOTH_MODES)
             if given := sorted(name for name in others if getattr(self, name) != defaults[name]):
                 raise ValueError(f"only for mode service: {', '.join(given)}")
+
+    @property
+    def kind(self) -> RouterKind | None:
+        """Of the router; None: to be found out."""
+        return None if self.router == "auto" else self.router
 
     @property
     def own_targets(self) -> tuple[str, ...]:

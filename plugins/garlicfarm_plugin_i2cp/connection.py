@@ -14,7 +14,17 @@ import trio
 
 from garlicfarm.credentials.router_login import RouterLogin
 from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
-from garlicfarm.i2p.i2cp import PROTOCOL_BYTE, Disconnect, Message, MessageDecoder, SetDate, encode_get_date
+from garlicfarm.i2p.i2cp import (
+    PROTOCOL_BYTE,
+    BandwidthLimits,
+    Disconnect,
+    Message,
+    MessageDecoder,
+    SetDate,
+    encode_get_bandwidth_limits,
+    encode_get_date,
+)
+from garlicfarm.i2p.router_kind import KindMemory, RouterKind
 from garlicfarm.publisher import ClockReading
 
 ANSWER_TIMEOUT_S = 10.0
@@ -28,17 +38,19 @@ GET_DATE = encode_get_date(VERSION)
 
 
 class RouterAddress(msgspec.Struct, frozen=True):
-    """Where a router's I2CP is: ``text``, for errors, how to ``connect`` to it, and the ``login`` that it
-    asks for."""
+    """Where a router's I2CP is: ``text``, for errors, how to ``connect`` to it, the ``login`` that it asks
+    for, and what is known of its ``kind``."""
 
     text: str
     connect: Callable[[], Awaitable[trio.abc.Stream]]
     login: RouterLogin | None = None
+    kind: KindMemory = msgspec.field(default_factory=KindMemory)
 
 
 class Connection:
     """Messages over a stream. ``router``: its address, for errors. ``now_ms``: reads this node's wall clock,
-    ms since 1970. ``date``: the router's newest answer to GetDate; ``version``: of its I2P, by the first one.
+    ms since 1970. ``date``: the router's newest answer to GetDate; ``version``: of its I2P. ``limits``: its
+    answer to GetBandwidthLimits, None where it gave none; ``kind``: of the router. Those three by `greet`.
     `send` and `receive` may be in use at the same time, by one task each."""
 
     def __init__(self, stream: trio.abc.Stream, router: RouterAddress, now_ms: Callable[[], int]) -> None:
@@ -47,6 +59,9 @@ class Connection:
         self._greeting = GET_DATE if router.login is None else encode_get_date(VERSION, _words(router.login))
         self.date: ClockReading | None = None
         self.version = ""
+        self.limits: BandwidthLimits | None = None
+        self.kind: RouterKind = "i2pd"
+        self._memory = router.kind
         self._now_ms = now_ms
         self._asked_ms: deque[int] = deque()  # for the date, unanswered: when
         self._decoder = MessageDecoder()
@@ -78,6 +93,7 @@ class Connection:
         except RemoteProtocolError as error:
             raise PublisherError(f"the server at {self.router} does not speak I2CP: {error}") from None
         if isinstance(message, Disconnect):
+            self._memory.on_disconnect(self.version)
             raise PublisherError(
                 f"the router at {self.router} closes the connection: {message.reason!r:.200}"
             )
@@ -90,17 +106,25 @@ class Connection:
         return message
 
     async def greet(self) -> int:
-        """Begin, and compare clocks: the router's, ms since 1970. Raises `PublisherError`."""
-        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+        """Begin, compare clocks, and find out the kind of the router. Returns its clock, ms since 1970.
+        Raises `PublisherError`."""
+        with trio.move_on_after(ANSWER_TIMEOUT_S):
             await self.send(PROTOCOL_BYTE, self._greeting)
             message = await self.receive()
-        if scope.cancelled_caught:
-            raise self.silence()
-        if not isinstance(message, SetDate):
-            raise PublisherError(f"the server at {self.router} does not speak I2CP: its answer has no date")
-        self.check_clock(message)
-        self.version = message.version
-        return message.date_ms
+            if not isinstance(message, SetDate):
+                raise PublisherError(
+                    f"the server at {self.router} does not speak I2CP: its answer has no date"
+                )
+            self.check_clock(message)
+            self.version = message.version
+            # A router answers in order: the second date shows that it has nothing to say of its limits.
+            await self.send(encode_get_bandwidth_limits(), GET_DATE)
+            while not isinstance(message := await self.receive(), SetDate):
+                if isinstance(message, BandwidthLimits):
+                    self.limits = message
+            self.kind = self._memory.kind(self.limits, self.version)
+            return message.date_ms
+        raise self.silence()
 
     def check_clock(self, message: SetDate) -> None:
         """Raises `PublisherError`: the router's clock is over 10 minutes from this node's."""
@@ -139,7 +163,9 @@ async def open_connection(router: RouterAddress, now_ms: Callable[[], int]) -> A
         await trio.aclose_forcefully(stream)
 
 
-def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddress:
+def parse_address(
+    address: str, login: RouterLogin | None = None, kind: RouterKind | None = None
+) -> RouterAddress:
     """From HOST:PORT. Raises `ConfigError`: not HOST:PORT, or not on loopback."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -155,7 +181,7 @@ def parse_address(address: str, login: RouterLogin | None = None) -> RouterAddre
                 "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
             ]
         )
-    return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login)
+    return RouterAddress(address, partial(trio.open_tcp_stream, host, number), login, KindMemory(kind))
 
 
 def has_ml_kem(version: str) -> bool:

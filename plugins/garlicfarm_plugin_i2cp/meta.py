@@ -15,6 +15,7 @@ from typing import Self
 from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.lease_set import verify_meta_lease_set
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_options import session_options
 from garlicfarm.publisher import (
     MasterSession,
@@ -40,7 +41,7 @@ class MetaPublisher(Publisher):
     def __init__(self, config: I2cpConfig, base_dir: Path, site: PublisherSite) -> None:
         super().__init__(config, base_dir, site)
         login = read_login(config.user, config.password_file, base_dir)
-        router = parse_address(config.address, login)
+        router = parse_address(config.address, login, config.kind)
         if site.master is None:
             raise ConfigError(
                 [
@@ -50,7 +51,7 @@ class MetaPublisher(Publisher):
             )
         self._master: MasterSession = site.master
         self._options = session_options("meta", config.hops, config.quantity)
-        self._configuration(_now_ms())
+        self._configuration(_now_ms(), "i2pd")
         self._keeper = MetaKeeper(router, configuration=self._configuration, now_ms=_now_ms)
         self._background = Background()
 
@@ -106,8 +107,8 @@ class MetaPublisher(Publisher):
     async def status(self) -> PublisherStatus:
         return self._keeper.status()
 
-    def _configuration(self, now_ms: int) -> bytes:
-        return self._master.session_configuration(self._options, now_ms)
+    def _configuration(self, now_ms: int, kind: RouterKind) -> bytes:
+        return self._master.session_configuration(self._options, now_ms, kind=kind)
 
 
 def _now_ms() -> int:

@@ -37,6 +37,7 @@ from garlicfarm.i2p.i2cp import (
     SetDate,
     encode_create_lease_set2,
 )
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import (
     ANSWER_TIMEOUT_S,
@@ -72,10 +73,14 @@ class _Session:
 
 class MetaKeeper:
     """See the module. ``configuration``: a signed session configuration from the wall clock, ms since 1970,
-    which ``now_ms`` reads."""
+    which ``now_ms`` reads, and the kind of the router."""
 
     def __init__(
-        self, router: RouterAddress, *, configuration: Callable[[int], bytes], now_ms: Callable[[], int]
+        self,
+        router: RouterAddress,
+        *,
+        configuration: Callable[[int, RouterKind], bytes],
+        now_ms: Callable[[], int],
     ) -> None:
         self._router = router
         self._configuration = configuration
@@ -86,6 +91,7 @@ class MetaKeeper:
         self._until_ms: int | None = None
         self._problem = ""
         self._date: ClockReading | None = None
+        self._kind: RouterKind | None = None
         self._failures = 0  # of all time
         self._is_busy = False  # with a connection, or with a pause before another
         self._holding = trio.CancelScope()
@@ -94,13 +100,13 @@ class MetaKeeper:
 
     async def check(self) -> None:
         """Raises `PublisherError` unless the router speaks I2CP, and its clock agrees with this node's."""
-        date = None
+        date = kind = None
         try:
             async with open_connection(self._router, self._now_ms) as connection:
                 await connection.greet()
-                date = connection.date
+                date, kind = connection.date, connection.kind
         finally:
-            self._date = date
+            self._date, self._kind = date, kind
 
     async def publish(self, order: PublishOrder) -> None:
         """Let ``order`` stand; returns when the router has taken it.
@@ -141,6 +147,7 @@ class MetaKeeper:
             since_ms=self._since_ms if is_publishing else None,
             until_ms=self._until_ms if self._until_ms is not None and now_ms < self._until_ms else None,
             router_date=self._date,
+            router_kind=self._kind,
             problems=(self._problem,) if self._problem else (),
         )
 
@@ -168,7 +175,9 @@ class MetaKeeper:
             try:
                 async with open_connection(self._router, self._now_ms) as connection:
                     await connection.greet()
-                    id_ = await create_session(connection, self._configuration(self._now_ms()))
+                    self._kind = connection.kind
+                    configuration = self._configuration(self._now_ms(), connection.kind)
+                    id_ = await create_session(connection, configuration)
                     heartbeat = Heartbeat(HEARTBEAT_S, ANSWER_TIMEOUT_S, trio.current_time())
                     try:
                         await self._hold(connection, _Session(id_, heartbeat))
@@ -181,7 +190,7 @@ class MetaKeeper:
                         self._taken = self._since_ms = None
             except PublisherError as error:
                 self._problem = str(error)
-                self._date = None
+                self._date = self._kind = None
                 self._failures += 1
                 self._notify()
                 if was_taken:

@@ -26,6 +26,7 @@ from garlicfarm.credentials.router_login import read_login
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import MAX_LEASES, ML_KEM_768, X25519
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.logs import EventLogger
@@ -65,7 +66,7 @@ class ServicePublisher(Publisher):
         problems: list[str] = []
         try:
             login = read_login(config.user, config.password_file, base_dir)
-            router = parse_address(config.address, login)
+            router = parse_address(config.address, login, config.kind)
         except ConfigError as error:
             problems += error.problems
         try:
@@ -74,7 +75,7 @@ class ServicePublisher(Publisher):
             problems += error.problems
         with collect_problems(problems, "publisher i2cp"):
             self._keys = ServiceKeys(base_dir / config.keys, site)
-            signed = decode_session_configuration(self._configuration("active", _now_ms())).options
+            signed = decode_session_configuration(self._configuration("active", _now_ms(), "i2pd")).options
         if problems:
             raise ConfigError(problems)
         self._endpoints = options.endpoints
@@ -162,6 +163,7 @@ class ServicePublisher(Publisher):
             published_ms=keeper.published_ms,
             leaf=self._leaf(now_s),
             router_date=keeper.router_date,
+            router_kind=keeper.router_kind,
             refused=dict(self._refused),
             problems=tuple(filter(None, (keeper.problem, *self._server.problems, *self._keys.problems))),
         )
@@ -234,9 +236,9 @@ class ServicePublisher(Publisher):
                 log.info("packets-dropped", causes=causes)
             logged = counts
 
-    def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
+    def _configuration(self, purpose: Purpose, now_ms: int, kind: RouterKind) -> bytes:
         options = session_options(purpose, self.config.hops, self.config.quantity)
-        return self._keys.keys.session_configuration(options, now_ms, purpose)
+        return self._keys.keys.session_configuration(options, now_ms, purpose, kind)
 
 
 def _now_ms() -> int:

@@ -40,6 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.lease_set import X25519
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import ClockReading, Published, PublishOrder
 from garlicfarm.service_keys import ServiceKeys
@@ -90,14 +91,14 @@ class Clients(Protocol):
 
 
 class ServiceKeeper:
-    """See the module. ``configuration``: a signed session configuration from its purpose and the wall clock,
-    ms since 1970, which ``now_ms`` reads. ``encryption``: the types that clients may encrypt with, the
-    preferred one first; X25519 alone where the router is too old for the others.
+    """See the module. ``configuration``: a signed session configuration from its purpose, the wall clock, ms
+    since 1970, which ``now_ms`` reads, and the kind of the router. ``encryption``: the types that clients may
+    encrypt with, the preferred one first; X25519 alone where the router is too old for the others.
 
     ``session``: the one that is open. ``router_date``: the newest date that the router has told, None while
-    it cannot be reached. ``published_ms``: the date of the newest LeaseSet that the router has read to
-    publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause. ``received`` and
-    ``sent``: bytes of peers' messages, and of those to them.
+    it cannot be reached, as ``router_kind``. ``published_ms``: the date of the newest LeaseSet that the
+    router has read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause.
+    ``received`` and ``sent``: bytes of peers' messages, and of those to them.
     """
 
     def __init__(
@@ -107,12 +108,13 @@ class ServiceKeeper:
         plan: LeasePlan,
         clients: Clients,
         *,
-        configuration: Callable[[Purpose, int], bytes],
+        configuration: Callable[[Purpose, int, RouterKind], bytes],
         now_ms: Callable[[], int],
         encryption: Sequence[int] = (X25519,),
     ) -> None:
         self.session: ServiceSession | None = None
         self.router_date: ClockReading | None = None
+        self.router_kind: RouterKind | None = None
         self.published_ms: int | None = None
         self._problem = ""
         self.dropped: Counter[str] = Counter()
@@ -249,9 +251,13 @@ class ServiceKeeper:
     async def _hold_session(self) -> None:
         async with open_connection(self._router, self._now_ms) as connection:
             date_ms = await connection.greet()
-            self.router_date = connection.date
+            self.router_date, self.router_kind = connection.date, connection.kind
             self._keys.check_expiry(date_ms, by_router=True)
-            configurations = self._configure("standby"), self._configure("active")
+            now_ms, kind = self._now_ms(), connection.kind
+            configurations = (
+                self._configuration("standby", now_ms, kind),
+                self._configuration("active", now_ms, kind),
+            )
             id_ = await create_session(connection, configurations[0])
             self.session = session = ServiceSession(
                 SessionStart(
@@ -291,9 +297,6 @@ class ServiceKeeper:
         else:
             self._old_router = ""
         return types
-
-    def _configure(self, purpose: Purpose) -> bytes:
-        return self._configuration(purpose, self._now_ms())
 
     async def _use(self, connection: Connection, session: ServiceSession) -> None:
         """Return when the session is of no more use."""
@@ -394,7 +397,8 @@ class ServiceKeeper:
     def _on_session_ended(self, failure: str) -> None:
         self.session, self._problem = None, failure
         if failure:
-            self.router_date, self._renewal_end_s = None, -math.inf
+            self.router_date = self.router_kind = None
+            self._renewal_end_s = -math.inf
         self._failures += bool(failure)
         self._queue.clear()
         if self._order is None:

@@ -41,14 +41,12 @@ from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
     SESSION_CREATED,
     SESSION_UPDATED,
-    BandwidthLimits,
     Message,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
     TunnelLease,
     encode_create_lease_set2,
-    encode_get_bandwidth_limits,
     encode_reconfigure_session,
 )
 from garlicfarm.i2p.lease_set import (
@@ -91,6 +89,8 @@ class LeasePlan(msgspec.Struct, frozen=True):
 
 DEFAULT = LeasePlan(90, 90, 25)
 FAST = LeasePlan(50, 90, 30)
+FAREWELL = LeasePlan(50, 10, 0)
+"""Of the last LeaseSet of a session at Java I2P, never published."""
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ class ServiceSession:
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
-        self.limits: BandwidthLimits | None = None
+        self.limits = connection.limits
         self._requests: deque[tuple[float, tuple[TunnelLease, ...]]] = deque(maxlen=MAX_REQUESTS)
         self.began_s = start.now_s
         self.since_ms: int | None = None
@@ -150,6 +150,7 @@ class ServiceSession:
         self._on_changed = on_changed
         self._on_passed_on = on_passed_on
         self._connection = connection
+        self._kind = connection.kind
         self._keys = keys
         self._plan = plan
         self._private_keys = [
@@ -163,10 +164,7 @@ class ServiceSession:
         self._clock = (start.date_ms, start.now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, start.now_s)
         # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
-        self._messages = [
-            encode_reconfigure_session(self.id, self._standby),
-            encode_get_bandwidth_limits(),
-        ]
+        self._messages = [encode_reconfigure_session(self.id, self._standby)]
         self._order: PublishOrder | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
@@ -192,8 +190,6 @@ class ServiceSession:
             case SetDate():
                 self._clock = (message.date_ms, now_s)
                 self._heartbeat.on_answered()
-            case BandwidthLimits():
-                self.limits = message
             case SessionStatus(status=status) if status not in (SESSION_CREATED, SESSION_UPDATED):
                 raise refusal(self._connection, status)
 
@@ -258,6 +254,8 @@ class ServiceSession:
         if self.phase == "active":
             self.phase = "retired"
             self._messages.append(encode_reconfigure_session(self.id, self._standby))
+            if self._kind == "java" and self._leases(now_s, FAREWELL):
+                self._take_leave(now_s)
             self._get_date(now_s, self._on_retirement_read)
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
         self.drained_s = now_s + left_s + DRAIN_S
@@ -277,7 +275,10 @@ class ServiceSession:
         assert self._given is not None, "a retired session was active"
         if lease_set.published_s <= self._given.published_s:
             raise ValueError("it is older than what was published here")
-        self._has_successor, self._last = True, successor
+        self._has_successor = True
+        if self._kind == "java":
+            return True
+        self._last = successor
         self._successor_until_ms = (lease_set.published_s + lease_set.expires_s) * 1000
         self._pass_on(now_s)
         return True
@@ -336,11 +337,14 @@ class ServiceSession:
         """The router has asked for a LeaseSet."""
         if self._order is not None:
             self._publish(now_s)
-        elif self.phase == "retired":
-            self._give(self._last)
+        elif self.phase == "standby":
+            self._check_expiry(now_s)
+            self._give(self._compose(now_s, self._plan, self._date_s(now_s)))
+        elif self._kind == "java":  # which refuses the last one once its leases have ended
+            assert self._given is not None, "a retired session was active"
+            self._give(self._compose(now_s, FAREWELL, self._given.published_s))
         else:
-            data, _, _ = self._compose(now_s)
-            self._give(data)
+            self._give(self._last)
 
     def _pass_on(self, now_s: float) -> None:
         if self.router_ms(now_s) >= self._successor_until_ms:
@@ -350,12 +354,24 @@ class ServiceSession:
         self._next_s = now_s + PASS_ON_S
         self._on_passed_on()
 
+    def _take_leave(self, now_s: float) -> None:
+        assert self._given is not None
+        published_s = self._date_s(now_s)
+        data = self._compose(now_s, FAREWELL, published_s)
+        self._given = msgspec.structs.replace(self._given, data=data, published_s=published_s)
+        self._give(data)
+        self._on_passed_on()
+
     def _publish(self, now_s: float) -> None:
         assert self._order is not None
-        if not self._leases(now_s):  # a LeaseSet without any would end the service
+        leases = self._leases(now_s, self._plan)
+        if not leases:  # a LeaseSet without any would end the service
             self._next_s = math.inf
             return
-        data, published_s, until_ms = self._compose(now_s)
+        self._check_expiry(now_s)
+        published_s = self._date_s(now_s)
+        data = self._compose(now_s, self._plan, published_s)
+        until_ms = max(lease.end_s * 1000 for lease in leases)
         if self.phase != "active":
             self.phase, self.is_retirement_read = "active", False
             self._messages.append(encode_reconfigure_session(self.id, self._active))
@@ -380,35 +396,39 @@ class ServiceSession:
         self._on_changed()
 
     def _on_retirement_read(self) -> None:
-        self.is_retirement_read = True
+        self.is_retirement_read, self._taken = True, self._given
         self._on_changed()
 
-    def _compose(self, now_s: float) -> tuple[bytes, int, int]:
-        """A LeaseSet of the tunnels, its date in s and the end of its last lease in ms."""
-        now_ms = self.router_ms(now_s)
-        self._keys.check_expiry(now_ms, by_router=True)
-        keys, plan = self._keys.keys, self._plan
-        # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
-        published_s = now_ms // 1000
+    def _check_expiry(self, now_s: float) -> None:
+        self._keys.check_expiry(self.router_ms(now_s), by_router=True)
+
+    def _date_s(self, now_s: float) -> int:
+        """Of the next LeaseSet. Ahead of the clock only where it must be: a successor's has to be newer, and
+        may follow at once."""
+        date_s = self.router_ms(now_s) // 1000
         if self._order is not None:
-            published_s = max(published_s, -(-self._order.published_ms // 1000))
+            date_s = max(date_s, -(-self._order.published_ms // 1000))
         if self._given is not None:
-            published_s = max(published_s, self._given.published_s + 1)
+            date_s = max(date_s, self._given.published_s + 1)
+        return date_s
+
+    def _compose(self, now_s: float, plan: LeasePlan, published_s: int) -> bytes:
+        """A LeaseSet of the tunnels."""
+        keys = self._keys.keys
         lease_set = LeaseSet(
             destination=keys.destination,
             published_s=published_s,
             expires_s=plan.header_s,
             encryption_keys=self._public_keys,
-            leases=self._leases(now_s),
+            leases=self._leases(now_s, plan),
             offline=keys.offline,
         )
-        until_ms = max((lease.end_s * 1000 for lease in lease_set.leases), default=now_ms)
-        return encode_lease_set(lease_set, keys.sign), published_s, until_ms
+        return encode_lease_set(lease_set, keys.sign)
 
-    def _leases(self, now_s: float) -> tuple[Lease, ...]:
+    def _leases(self, now_s: float, plan: LeasePlan) -> tuple[Lease, ...]:
         """The tunnels that last longest, shortened."""
         now_ms = self.router_ms(now_s)
-        limit_ms = now_ms + self._plan.lease_s * 1000
+        limit_ms = now_ms + plan.lease_s * 1000
         tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_OWN_LEASES]
         return tuple(
             Lease(each.gateway, each.tunnel, min(each.end_ms, limit_ms) // 1000)

@@ -262,6 +262,9 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
         )
     )
     streams = {"streams": {"open": 3, "most": 256}, "refused": {}, "since_ms": None, "until_ms": None}
+    for kind, name in {"java": "Java I2P", "i2pd": "i2pd"}.items():
+        (line,) = publisher_lines(status(publishers=[sam | streams | {"router": kind}]))
+        assert line == f"node 1, publisher sam ({name}): publishing; 3 of 256 streams"
     (line,) = publisher_lines(status(publishers=[sam | streams]))
     assert line == "node 1, publisher sam: publishing; 3 of 256 streams"
     assert lines == [

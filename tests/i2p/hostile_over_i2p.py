@@ -80,7 +80,7 @@ class Peer:
             ServiceKeys(path, site),
             DEFAULT,
             self,
-            configuration=lambda purpose, now_ms: self.keys.session_configuration(
+            configuration=lambda purpose, now_ms, kind: self.keys.session_configuration(
                 session_options(purpose, 0, 1), now_ms, purpose
             ),
             now_ms=now_ms,

@@ -84,6 +84,7 @@ DOORS: dict[str, set[str]] = {
     | {
         *("garlicfarm.wire", "garlicfarm.wire.messages"),
         *("garlicfarm.i2p.destination", "garlicfarm.i2p.encoding", "garlicfarm.i2p.lease_set"),
+        "garlicfarm.i2p.router_kind",
         *("garlicfarm.leases", "garlicfarm.round_trips"),
     },
 }

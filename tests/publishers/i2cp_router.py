@@ -28,10 +28,11 @@ class FakeRouter:
     """It speaks I2CP on every stream that `serve` is given, and keeps what it was sent.
 
     ``asks_after_s``: how long its tunnels take, after which it asks for a LeaseSet; None: for ever.
-    ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
+    ``statuses``: what it answers to CreateSession, one after another; then 1. ``reason``: with which it
+    disconnects instead. ``is_silent``: it reads and
     answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
     tunnels last that it asks with. ``limits``: the first of its answer to GetBandwidthLimits; by default
-    those of an i2pd that nothing passes through. ``version``: as it says it.
+    those of an i2pd that nothing passes through; None: it does not answer. ``version``: as it says it.
     """
 
     now_ms: Callable[[], int]
@@ -40,12 +41,17 @@ class FakeRouter:
     is_silent: bool = False
     garbage: bytes | None = None
     tunnel_s: tuple[int, ...] = (600,)
-    limits: tuple[int, ...] = ()
+    limits: tuple[int, ...] | None = ()
+    reason: bytes = b""
     version: bytes = b"2.45.1"
     received: list[tuple[float, int, bytes]] = field(default_factory=list)
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
     """Those that are open."""
+
+    def objection(self, type_: int, body: bytes) -> bytes:
+        """Why it disconnects instead of carrying this message out, as Java I2P does."""
+        return self.reason if type_ == CREATE_SESSION else b""
 
     def bodies(self, type_: int) -> list[bytes]:
         return [body for _, each, body in self.received if each == type_]
@@ -119,6 +125,9 @@ class FakeRouter:
             length, type_ = struct.unpack(">IB", await take(5))
             body = await take(length)
             self.received.append((trio.current_time(), type_, body))
+            if reason := self.objection(type_, body):
+                await send(stream, 30, bytes([len(reason)]) + reason)
+                return
             if type_ == DATE:
                 await send(
                     stream, 33, struct.pack(">Q", self.now_ms()) + bytes([len(self.version)]) + self.version
@@ -128,7 +137,7 @@ class FakeRouter:
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
                 if status == 1 and self.asks_after_s is not None:
                     nursery.start_soon(self._ask_later, self.asks_after_s)
-            elif type_ == GET_BANDWIDTH_LIMITS:
+            elif type_ == GET_BANDWIDTH_LIMITS and self.limits is not None:
                 await send(stream, 23, struct.pack(">16I", *self.limits, *[0] * (16 - len(self.limits))))
             elif type_ == RECONFIGURE_SESSION:
                 await send(stream, 20, b"\x12\x34\x02")

@@ -61,8 +61,8 @@ def written(message: Message) -> bytes:
                 37,
                 body + b"".join(one.gateway + struct.pack(">IQ", one.tunnel, one.end_ms) for one in leases),
             )
-        case BandwidthLimits(client_in, client_out, router_in, router_out):
-            limits = [client_in, client_out, router_in, 7, router_out, 8, 9, *[0] * 9]
+        case BandwidthLimits(client_in, client_out, router_in, router_out, burst_s):
+            limits = [client_in, client_out, router_in, 7, router_out, 8, burst_s, *[9] * 9]
             return frame(23, b"".join(struct.pack(">I", limit) for limit in limits))
         case Disconnect(reason):
             data = reason.encode()
@@ -77,7 +77,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(SetDate, u64, string),
     st.builds(SessionStatus, u16, st.integers(0, 255)),
     st.builds(RequestLeaseSet, u16, st.lists(st.builds(TunnelLease, hash_, u32, u64), max_size=5).map(tuple)),
-    st.builds(BandwidthLimits, u32, u32, u32, u32),
+    st.builds(BandwidthLimits, u32, u32, u32, u32, u32),
     st.builds(Disconnect, string),
     st.builds(MessagePayload, u16, st.binary(max_size=400)),
     st.builds(

@@ -14,7 +14,15 @@ from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import ClockReading, PublisherStatus, PublishOrder
 from garlicfarm_plugin_i2cp.connection import RouterAddress, open_connection
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
-from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, START_MS, KeeperBench, send
+from tests.publishers.i2cp_router import (
+    CREATE_SESSION,
+    DATE,
+    DESTROY_SESSION,
+    GET_BANDWIDTH_LIMITS,
+    START_MS,
+    KeeperBench,
+    send,
+)
 
 LIFETIME_MS = 600_000
 
@@ -26,7 +34,7 @@ class Bench(KeeperBench):
         super().__init__(nursery)
         self.keeper = MetaKeeper(
             self.address,
-            configuration=lambda now_ms: b"configuration of %d" % now_ms,
+            configuration=lambda now_ms, kind: b"configuration of %d" % now_ms,
             now_ms=self.now_ms,
         )
 
@@ -41,8 +49,8 @@ class Bench(KeeperBench):
 
 
 def undated(bench: Bench) -> PublisherStatus:
-    """Its status, without the date of the router."""
-    return msgspec.structs.replace(bench.keeper.status(), router_date=None)
+    """Its status, without the date and the kind of the router."""
+    return msgspec.structs.replace(bench.keeper.status(), router_date=None, router_kind=None)
 
 
 @pytest.fixture
@@ -373,6 +381,7 @@ async def test_routers_date_is_told_on_standby_and_in_a_session_until_it_is_gone
     bench.router_off_ms = 80_000
     await trio.sleep(60)
     date = bench.keeper.status().router_date
+    assert bench.keeper.status().router_kind == "i2pd"
     assert date.date_ms - date.asked_ms == 80_000
     assert date.answered_ms >= date.asked_ms >= bench.now_ms() - 25_000
     bench.is_up = False
@@ -382,10 +391,11 @@ async def test_routers_date_is_told_on_standby_and_in_a_session_until_it_is_gone
     with pytest.raises(PublisherError):
         await bench.keeper.check()
     assert bench.keeper.status().router_date is None
+    assert bench.keeper.status().router_kind is None
 
 
 async def test_check_opens_no_session_and_leaves_nothing(bench: Bench, autojump_clock: MockClock) -> None:
     await bench.keeper.check()
     await wait_all_tasks_blocked()
-    assert [type_ for _, type_, _ in bench.router.received] == [DATE]
+    assert [type_ for _, type_, _ in bench.router.received] == [DATE, GET_BANDWIDTH_LIMITS, DATE]
     assert bench.router.streams == []

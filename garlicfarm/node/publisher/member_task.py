@@ -227,6 +227,7 @@ class MemberTask:
                 ],
                 "streams": _streams(publisher.status.leaf),
                 "refused": publisher.status.refused,
+                "router": publisher.status.router_kind,
                 "targets": hosted.targets_up,
                 "seen": self._look_ups.seen(publisher),
             }

@@ -11,6 +11,7 @@ from garlicfarm.credentials.watched_keys import WatchedKeys
 from garlicfarm.errors import ConfigError, PluginError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.i2p.router_kind import RouterKind
 from garlicfarm.node.publisher.backend_check import BackendChecks
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
@@ -26,8 +27,10 @@ class _MasterSession:
     def destination(self) -> bytes:
         return self._master.keys.destination
 
-    def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
-        return self._master.keys.session_configuration(options, now_ms)
+    def session_configuration(
+        self, options: Mapping[str, str], now_ms: int, *, kind: RouterKind = "i2pd"
+    ) -> bytes:
+        return self._master.keys.session_configuration(options, now_ms, kind=kind)
 
 
 def read_master_keys(section: FarmSection, node_id: int) -> WatchedKeys | None:

@@ -9,7 +9,8 @@ import trio
 
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import X25519, EncryptionKey, LeaseSet, encode_lease_set, verify_lease_set
-from garlicfarm.i2p.session_configuration import verify_session_configuration
+from garlicfarm.i2p.router_kind import RouterKind
+from garlicfarm.i2p.session_configuration import decode_session_configuration, verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import PublishOrder
 from garlicfarm.service_keys import ServiceKeys
@@ -90,8 +91,8 @@ class Bench(KeeperBench):
     def on_room(self) -> None:
         self.rooms.append(self.keeper.room)
 
-    def configuration(self, purpose: Purpose, now_ms: int) -> bytes:
-        return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose)
+    def configuration(self, purpose: Purpose, now_ms: int, kind: RouterKind) -> bytes:
+        return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose, kind)
 
     def order(self, due_index: int = 7, published_ms: int = START_MS) -> PublishOrder:
         return PublishOrder(due_index=due_index, published_ms=published_ms, expires_ms=START_MS + 10**9)
@@ -103,7 +104,7 @@ class Bench(KeeperBench):
         is_published = False
         for at_s, type_, body in self.router.received:
             if type_ in (CREATE_SESSION, RECONFIGURE_SESSION):
-                configuration = verify_session_configuration(body[2 if type_ == RECONFIGURE_SESSION else 0 :])
+                configuration = decode_session_configuration(body[2 if type_ == RECONFIGURE_SESSION else 0 :])
                 is_published = configuration.options["i2cp.dontPublishLeaseSet"] == "false"
             if type_ == CREATE_LEASE_SET_2:
                 assert body[:3] == SESSION + b"\3"
