@@ -13,6 +13,9 @@ strikes the machine that serves it. What serves:
   reach each other through their routers only, and the machines have no other link. The fault waits until a
   lease is as short as ``--lease-s``: for 60 s, some 22 minutes of quick round trips; for 120 s, no time. Not
   among the default ways.
+* ``naive-java``, ``i2cp-java``, ``i2cp-fast-java``: the routers that serve are Java I2P's. They need
+  ``JAVA_I2P`` (see `tests.java.java_router`) and an i2pd of 2.47 or later; half of the floodfills are Java
+  I2P's then. Not among the default ways.
 
 The faults:
 
@@ -29,15 +32,16 @@ The faults:
 * ``clock``: the wall clock of node and router is set back by 3 min (needs Debian's ``faketime``). ``full``: a
   client opens streams, and holds them, until the service can have no more.
 
-Four clients, each behind a router of its own: one ``knew`` the service when the fault struck; one is ``new``
+Four clients, each behind an i2pd of its own: one ``knew`` the service when the fault struck; one is ``new``
 and asks for the first time then; one asks for the first time ``soon``, 45 s later; one asks ``later``, after
-150 s. The figures of each: the time from the fault, or from its first request after it, to the first answer
-of another one than the fault struck; and how many of its requests were lost, in ``rolling`` at each stop.
-After ``stop``, ``rolling``, ``restarted``, ``leader``, ``farm-link`` and ``full`` the same node may serve on:
-the time is then the longest between two requests that were answered. Beside them: the time from the fault
-until another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet again only
-when the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so where there
-was no answer within that time.
+150 s. With ``--java-clients N`` so many more knew it, each behind a Java I2P of its own; the table has them
+in one line. The figures of each: the time from the fault, or from its first request after it, to the first
+answer of another one than the fault struck; and how many of its requests were lost, in ``rolling`` at each
+stop. After ``stop``, ``rolling``, ``restarted``, ``leader``, ``farm-link`` and ``full`` the same node may
+serve on: the time is then the longest between two requests that were answered. Beside them: the time from the
+fault until another node says that it publishes; nodes are asked twice a second. i2pd asks for a LeaseSet
+again only when the one that it knows has nearly run out: the benchmark waits for ``--watch-s``, and says so
+where there was no answer within that time.
 
 Prints a line of JSON for each run, and one table of all runs, which take turns. ``--i2pd`` names another i2pd
 than the one in ``PATH``. Exit code 1: a bound was missed, or a run failed twice. The machine should have
@@ -82,13 +86,16 @@ from garlicfarm.i2p.encoding import decode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.lab.directory import lab_directory
 from garlicfarm.lab.i2pd import I2pdRouter
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.lab.service import (
     FARM_LINK,
     FLOODFILLS,
     I2P_LINK,
+    I2PD,
     INTERVAL_MS,
     KEYS,
+    Kinds,
     Leases,
     Service,
     elected_service,
@@ -100,11 +107,20 @@ from garlicfarm.lab.service import (
 from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.lab.tun_network import Network, network
 from garlicfarm.setup.i2p_tunnel import Tunnel
+from tests.java.java_router import JavaPlan
+from tests.java.java_router import why_unavailable as why_no_java
 
-INSIDE = "-inside"
-WAYS = ("naive", "sam", "i2cp", "i2cp-fast", f"i2cp{INSIDE}", f"i2cp-fast{INSIDE}")
+INSIDE, JAVA = "-inside", "-java"
+DEFAULT_WAYS = ("naive", "sam", "i2cp", "i2cp-fast")
+WAYS = (
+    *DEFAULT_WAYS,
+    *(f"{way}{INSIDE}" for way in ("i2cp", "i2cp-fast")),
+    *(f"{way}{JAVA}" for way in ("naive", "i2cp", "i2cp-fast")),
+)
 ASKS_AFTER_S = {"knew": 0.0, "new": 0.0, "soon": 45.0, "later": 150.0}
 """Seconds from the fault to a client's first request; the one that ``knew`` the service never stops."""
+KNEW = ("knew", "java")
+"""Clients that never stop; the second is any of those behind Java I2P."""
 ASK_EACH_S = 0.5
 STEADY_S = 30.0
 SENSED_S = 60.0
@@ -150,6 +166,16 @@ class Case(NamedTuple):
     @property
     def is_inside(self) -> bool:
         return self.way.endswith(INSIDE)
+
+    def kinds(self, java_clients: int) -> Kinds:
+        """Of its routers, with so many clients behind Java I2P."""
+        has_java = self.way.endswith(JAVA)
+        mixed = (RouterPlan, JavaPlan) * (FLOODFILLS // 2)
+        return Kinds(
+            JavaPlan if has_java else RouterPlan,
+            (JavaPlan,) * java_clients,
+            mixed if has_java or java_clients else I2PD.floodfills,
+        )
 
     def __str__(self) -> str:
         return f"{self.way}, {self.fault}, hops {self.hops}"
@@ -228,12 +254,13 @@ class PublisherWatch:
 
 @asynccontextmanager
 async def served(
-    case: Case, directory: Path, wires: Network
+    case: Case, directory: Path, wires: Network, java_clients: int
 ) -> AsyncIterator[tuple[Service, ProcessFarm | None]]:
     """The service of a case, and the farm behind it if there is one."""
     clients = len(ASKS_AFTER_S)
-    if case.way == "naive":
-        async with without_a_farm(directory, clients, case.hops, wires) as service:
+    kinds = case.kinds(java_clients)
+    if case.way.startswith("naive"):
+        async with without_a_farm(directory, clients, case.hops, wires, kinds) as service:
             yield service, None
     elif case.way == "sam":
 
@@ -241,8 +268,9 @@ async def served(
             return sam_table(directory, keys, router.id, router.sam, target, case.hops)
 
         plan = server_plan(has_sam=True)
-        async with elected_service(directory, plan, clients, NODES, case.hops, table, wires=wires) as made:
-            yield made
+        made = elected_service(directory, plan, clients, NODES, case.hops, table, wires=wires, kinds=kinds)
+        async with made as running:
+            yield running
     else:
         leases: Leases = "fast" if case.way.startswith("i2cp-fast") else "default"
         inside = case.is_inside
@@ -257,12 +285,15 @@ async def served(
             wires=wires,
             inside=inside,
             senses=FAULTS[case.fault].senses,
-        ) as made:
-            yield made
+            kinds=kinds,
+        ) as running:
+            yield running
 
 
 @asynccontextmanager
-async def without_a_farm(directory: Path, clients: int, hops: int, wires: Network) -> AsyncIterator[Service]:
+async def without_a_farm(
+    directory: Path, clients: int, hops: int, wires: Network, kinds: Kinds
+) -> AsyncIterator[Service]:
     """Two routers have a server tunnel with the same keys."""
     keys = create_keys(directory / "site.key")
     files = {KEYS: decode(keys.sam_private_key())}
@@ -272,8 +303,8 @@ async def without_a_farm(directory: Path, clients: int, hops: int, wires: Networ
             place = await wires.place(router_id)
             port = await nursery.start(serve_site, f"node {router_id}", 0, place)
             tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
-            servers.append(server_plan(tunnels=tunnels, files=files, has_leaf=False))
-        made = service_network(directory, servers, keys.destination, clients, hops, wires)
+            servers.append(server_plan(kinds.server, tunnels=tunnels, files=files, has_leaf=False))
+        made = service_network(directory, servers, keys.destination, clients, hops, wires, kinds)
         async with made as service:
             yield service
         nursery.cancel_scope.cancel()
@@ -307,16 +338,19 @@ async def measured(case: Case, machines: Machines, watch_s: float, lease_s: floa
     if farm is not None:
         await machines.wait_healthy()
         in_force_s = await machines.lease_s(lease_s if case.is_inside else float("inf"))
+    more = range(1, len(service.clients) - len(ASKS_AFTER_S) + 1)
+    asks_after_s = ASKS_AFTER_S | {f"java {number}": 0.0 for number in more}
     clients = {
         name: Client(router.proxy, service.host, ASK_EACH_S)
-        for name, router in zip(ASKS_AFTER_S, service.clients, strict=True)
+        for name, router in zip(asks_after_s, service.clients, strict=True)
     }
+    know = [client for name, client in clients.items() if name.startswith(KNEW)]
     publishers = PublisherWatch()
     away_s: dict[str, float | None] = {}
 
     async def watch(name: str, begin_s: float) -> None:
         await trio.sleep_until(begin_s)
-        if name != "knew":
+        if not name.startswith(KNEW):
             nursery.start_soon(clients[name].run)
         away_s[name] = None
         with trio.move_on_after(watch_s):
@@ -325,11 +359,13 @@ async def measured(case: Case, machines: Machines, watch_s: float, lease_s: floa
 
     async with trio.open_nursery() as nursery:
         knew = clients["knew"]
-        nursery.start_soon(knew.run)
+        for client in know:
+            nursery.start_soon(client.run)
         if farm is not None:
             nursery.start_soon(publishers.run, farm)
         with trio.fail_after(SERVED_S):
-            await knew.wait_answered()
+            for client in know:
+                await client.wait_answered()
             await trio.sleep(SENSED_S if fault.senses else STEADY_S)
             victim = service.router_of(await knew.wait_answered())
         if fault.senses:
@@ -338,7 +374,7 @@ async def measured(case: Case, machines: Machines, watch_s: float, lease_s: floa
         led = farm is not None and await machines.leads(victim)
         struck_s = [trio.current_time()]
         async with trio.open_nursery() as watches:
-            for name, after_s in ASKS_AFTER_S.items():
+            for name, after_s in asks_after_s.items():
                 watches.start_soon(watch, name, struck_s[0] + after_s)
             await fault.strike(machines, victim)
             for after in range(1, fault.strikes):
@@ -352,11 +388,11 @@ async def measured(case: Case, machines: Machines, watch_s: float, lease_s: floa
     if fault.may_go_on:
         away_s = {
             name: longest_gap(clients[name].fetches, struck_s[0] + after_s)
-            for name, after_s in ASKS_AFTER_S.items()
+            for name, after_s in asks_after_s.items()
         }
     for router in service.network:
         if router.id not in machines.killed and not service.network.is_running(router.id):
-            raise RouterError(f"i2pd {router.id} has ended by itself")
+            raise RouterError(f"router {router.id} has ended by itself")
     published_at_s = publishers.next_after(struck_s[0], but=victim)
     return Run(
         **case._asdict(),
@@ -378,7 +414,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-async def one(case: Case, watch_s: float, lease_s: float, directory: Path) -> None:
+async def one(case: Case, watch_s: float, lease_s: float, java_clients: int, directory: Path) -> None:
     """One run, in this private network, which ends with the benchmark."""
     links = (I2P_LINK,) if case.is_inside else (I2P_LINK, FARM_LINK)
     if case.fault == "clock":
@@ -386,8 +422,8 @@ async def one(case: Case, watch_s: float, lease_s: float, directory: Path) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_with_stdin)
         async with (
-            network(NODES + len(ASKS_AFTER_S) + FLOODFILLS, len(links)) as wires,
-            served(case, directory, wires) as (service, farm),
+            network(NODES + len(ASKS_AFTER_S) + java_clients + FLOODFILLS, len(links)) as wires,
+            served(case, directory, wires, java_clients) as (service, farm),
         ):
             machines = Machines(service, farm, wires)
             async with FAULTS[case.fault].prepared(machines):
@@ -401,12 +437,12 @@ async def end_with_stdin() -> NoReturn:
     raise EOFError("the benchmark has ended")
 
 
-def run_one(case: Case, watch_s: float, lease_s: float) -> int:
+def run_one(case: Case, watch_s: float, lease_s: float, java_clients: int) -> int:
     """The exit code; says on stderr why a run failed."""
     tempfile.tempdir = os.environ.get("BENCH_DIR")
     try:
         with lab_directory() as directory:
-            trio.run(one, case, watch_s, lease_s, directory)
+            trio.run(one, case, watch_s, lease_s, java_clients, directory)
     except Exception as group:  # noqa: BLE001 - the next run may succeed
         error = first_error(group)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -415,7 +451,7 @@ def run_one(case: Case, watch_s: float, lease_s: float) -> int:
 
 
 async def run_all(
-    cases: Sequence[Case], runs: int, at_once: int, watch_s: float, lease_s: float
+    cases: Sequence[Case], runs: int, at_once: int, watch_s: float, lease_s: float, java_clients: int
 ) -> dict[Case, list[Run]]:
     """All runs, the cases in turns, each in a private network of its own; prints what each tells."""
     told: dict[Case, list[Run]] = {case: [] for case in cases}
@@ -432,6 +468,8 @@ async def run_all(
             str(watch_s),
             "--lease-s",
             str(lease_s),
+            "--java-clients",
+            str(java_clients),
             "--one",
             *map(str, case),
         ]
@@ -464,14 +502,19 @@ def p50(figures: Sequence[float]) -> float:
     return statistics.median_high(figures)
 
 
+def outages_of(runs: Sequence[Run], client: str) -> list[Outage]:
+    """Those of a client in each run, or of all that are behind Java I2P."""
+    return [each for run in runs for name, each in run.clients.items() if name.split()[0] == client]
+
+
 def seconds_of(runs: Sequence[Run], client: str) -> list[float]:
     """How long the service was away, in each run; endless where there was no answer."""
-    return [_endless(run.clients[client].away_s) for run in runs]
+    return [_endless(each.away_s) for each in outages_of(runs, client)]
 
 
 def lost_of(runs: Sequence[Run], client: str) -> list[int]:
     """How many requests were lost at each strike of all runs."""
-    return [each for run in runs for each in run.clients[client].lost]
+    return [each for outage in outages_of(runs, client) for each in outage.lost]
 
 
 def publishing_seconds(runs: Sequence[Run]) -> list[float]:
@@ -533,11 +576,12 @@ def table(told: Mapping[Case, Sequence[Run]], watch_s: float) -> Table:
         shown.add_column(column, justify="left" if column in texts else "right")
     for case, runs in told.items():
         counts = str(len(runs)), str(sum(run.led for run in runs))
-        for name in ASKS_AFTER_S if runs else ():
-            lost = lost_of(runs, name)
+        for name in (*ASKS_AFTER_S, "java"):
+            if not (lost := lost_of(runs, name)):
+                continue
             cells = _cells(seconds_of(runs, name), watch_s)
             shown.add_row(*map(str, case), name, *counts, *cells, f"{p50(lost):.0f}", str(max(lost)))
-        if runs and case.way != "naive":
+        if runs and not case.way.startswith("naive"):
             cells = _cells(publishing_seconds(runs), watch_s)
             shown.add_row(*map(str, case), "(publisher)", *counts, *cells, "", "")
     return shown
@@ -555,7 +599,7 @@ def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) ->
     return [
         case
         for case in every
-        if (case.way != "naive" or case.fault == "router")
+        if (not case.way.startswith("naive") or case.fault == "router")
         and not (case.is_inside and case.fault == "farm-link")
         and (case.way.startswith("i2cp") or not FAULTS[case.fault].senses)
     ]
@@ -563,7 +607,7 @@ def cases_of(ways: Sequence[str], faults: Sequence[str], hops: Sequence[int]) ->
 
 def main() -> int:
     parser = command_line(__doc__)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=("naive", "sam", "i2cp", "i2cp-fast"))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=DEFAULT_WAYS)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=("router", "node", "both", "move"))
     parser.add_argument("--hops", nargs="+", type=int, default=[0], help="lengths of tunnels, as 0 1")
     parser.add_argument("--runs", type=int, default=5, help="of each way with each fault")
@@ -574,6 +618,7 @@ def main() -> int:
     parser.add_argument(
         "--lease-s", type=float, default=60.0, help="the longest lease of a farm inside I2P at the fault"
     )
+    parser.add_argument("--java-clients", type=int, default=0, help="so many more clients, behind Java I2P")
     parser.add_argument("--i2pd", help="the program that runs as a router, by default as I2PD says")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -581,15 +626,27 @@ def main() -> int:
         os.environ["I2PD"] = options.i2pd
     if options.one:
         way, fault, hops = options.one
-        return run_one(Case(way, fault, int(hops)), options.watch_s, options.lease_s)
+        case = Case(way, fault, int(hops))
+        return run_one(case, options.watch_s, options.lease_s, options.java_clients)
     if reason := why_not():
         print(f"failover_i2p: skipped: {reason}")
         return 0
     if "clock" in options.faults and FAKETIME is None:
         parser.error("the fault clock needs Debian's package faketime")
+    has_java = options.java_clients or any(way.endswith(JAVA) for way in options.ways)
+    if has_java and (reason := why_no_java()):
+        parser.error(reason)
     print_i2pd_version()
     cases = cases_of(options.ways, options.faults, options.hops)
-    told = trio.run(run_all, cases, options.runs, options.at_once, options.watch_s, options.lease_s)
+    told = trio.run(
+        run_all,
+        cases,
+        options.runs,
+        options.at_once,
+        options.watch_s,
+        options.lease_s,
+        options.java_clients,
+    )
     Console(width=TABLE_COLUMNS).print(table(told, options.watch_s))
     failures = missed(told, options.runs)
     for failure in failures:

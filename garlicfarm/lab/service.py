@@ -11,9 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import trio
 
@@ -40,6 +39,18 @@ QUANTITY = 2
 
 Leases = Literal["default", "fast"]
 """How long the leases last that the publisher `i2cp` composes: key ``leases`` of its table."""
+
+
+class Kinds(NamedTuple):
+    """Which kinds of routers a service's network has: classes of plans. ``more_clients``: in addition to the
+    clients that are asked for, behind them in the order of the routers."""
+
+    server: type[RouterPlan] = RouterPlan
+    more_clients: tuple[type[RouterPlan], ...] = ()
+    floodfills: tuple[type[RouterPlan], ...] = (RouterPlan,) * FLOODFILLS
+
+
+I2PD = Kinds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ async def i2cp_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its I2CP if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
@@ -96,8 +108,10 @@ async def i2cp_service(
     def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
         return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
 
-    server = server_plan(has_i2cp=True, has_sam=senses)
-    made = elected_service(directory, server, clients, nodes, hops, table, interval_ms, wires, inside, senses)
+    server = server_plan(kinds.server, has_i2cp=True, has_sam=senses)
+    made = elected_service(
+        directory, server, clients, nodes, hops, table, interval_ms, wires, inside, senses, kinds
+    )
     async with made as running:
         yield running
 
@@ -114,6 +128,7 @@ async def elected_service(
     wires: Network | None = None,
     inside: bool = False,
     senses: bool = False,
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
     HOST:PORT."""
@@ -124,7 +139,9 @@ async def elected_service(
         server = replace(server, tunnels=(FARM_TUNNEL,), has_proxy=True)
     async with (
         trio.open_nursery() as nursery,
-        service_network(directory, [server] * nodes, keys.destination, clients, hops, wires) as service,
+        service_network(
+            directory, [server] * nodes, keys.destination, clients, hops, wires, kinds
+        ) as service,
     ):
         members = {}
         for router, port in zip(service.servers, free_ports(nodes), strict=False):
@@ -152,8 +169,10 @@ async def elected_service(
         nursery.cancel_scope.cancel()
 
 
-server_plan = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
-"""The plan of a router that serves. It carries nothing for clients: its death must take the service only."""
+def server_plan(kind: type[RouterPlan] = RouterPlan, **more: Any) -> RouterPlan:
+    """The plan of a router that serves. It carries nothing for clients: its death must take the service
+    only."""
+    return kind(is_floodfill=False, carries_tunnels=False, **more)
 
 
 @asynccontextmanager
@@ -164,18 +183,17 @@ async def service_network(
     clients: int,
     hops: int,
     wires: Network | None = None,
+    kinds: Kinds = I2PD,
 ) -> AsyncIterator[Service]:
     """The routers of a service at ``destination``: those that serve, those of clients, and floodfills."""
     has_wires = wires is not None
-    client = RouterPlan(
-        is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires
-    )
-    plans = [
-        *servers,
-        *[client] * clients,
-        *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
+    asking = [
+        kind(is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires)
+        for kind in (RouterPlan,) * clients + kinds.more_clients
     ]
-    client_ids = tuple(range(len(servers) + 1, len(servers) + clients + 1))
+    storing = [kind(has_leaf=False, log_level="info") for kind in kinds.floodfills]
+    plans = [*servers, *asking, *storing]
+    client_ids = tuple(range(len(servers) + 1, len(servers) + len(asking) + 1))
     async with i2pd_network(directory / "routers", plans, wires, hops=hops) as network:
         yield Service(network, b32_address(destination), client_ids)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from benchmarks.failover_i2p import (
@@ -15,9 +16,14 @@ from benchmarks.failover_i2p import (
     cases_of,
     longest_gap,
     lost_at_each,
+    lost_of,
     missed,
+    seconds_of,
 )
+from garlicfarm.lab.i2pd_files import RouterPlan
+from garlicfarm.lab.service import I2PD
 from garlicfarm.lab.site import Fetch
+from tests.java.java_router import JavaPlan
 
 
 def runs(
@@ -204,3 +210,20 @@ def test_two_publishers_are_a_missed_bound_in_any_case() -> None:
     [run] = runs(case, [0.0])
     two = Run(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "had_two_publishers": True})
     assert missed({case: [two]}, 1) == [f"{case}: two nodes published at once"]
+
+
+def test_clients_behind_java_i2p_are_told_together_and_bound_by_nothing() -> None:
+    case = Case("i2cp-fast", "router", 0)
+    outages = {"knew": Outage(1.0, [1]), "java 1": Outage(80.0, [160]), "java 2": Outage(None, [600])}
+    told = [msgspec.structs.replace(each, clients=outages) for each in runs(case, [1.0])]
+    assert seconds_of(told, "java") == [80.0, float("inf")]
+    assert lost_of(told, "java") == [160, 600]
+    assert missed({case: told}, 1) == []
+
+
+def test_half_of_the_floodfills_are_java_i2p_where_another_router_is() -> None:
+    case = Case("i2cp", "router", 0)
+    mixed = (RouterPlan, JavaPlan) * 2
+    assert case.kinds(0) == I2PD
+    assert case.kinds(2) == (RouterPlan, (JavaPlan, JavaPlan), mixed)
+    assert case._replace(way="i2cp-java").kinds(0) == (JavaPlan, (), mixed)
