@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from garlicfarm.lab.i2pd import i2pd_program
+from garlicfarm.lab.i2pd_files import i2pd_program
 from garlicfarm_plugin_i2cp.ml_kem import PROBE_S
 from tests.i2p.script import over_i2p, run_script
 
