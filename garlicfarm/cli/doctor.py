@@ -33,7 +33,7 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 )
 @click.option(
     "--log",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="A log of the node, of which the last 4 MiB go into the bundle.",
 )
@@ -105,5 +105,5 @@ def _bundle(
     except FileExistsError as error:
         raise ConfigError([f"{path} exists already; nothing was overwritten"]) from error
     except OSError as error:
-        raise ConfigError([f"cannot write {path}: {error.strerror}"]) from error
+        raise ConfigError([f"{error.filename or path}: {error.strerror}; there is no bundle"]) from error
     say(f"{path} has {', '.join(files)}; read it before you send it: it names members and destinations")

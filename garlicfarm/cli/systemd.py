@@ -33,7 +33,7 @@ def systemd() -> None:
 @systemd.command(
     examples=[
         "garlicfarm systemd install --config /var/lib/garlicfarm/node/garlicfarm.toml",
-        "garlicfarm systemd install --name garlicfarm-second --config second/garlicfarm.toml",
+        "garlicfarm systemd install --name second --config second/garlicfarm.toml",
     ]
 )
 @click.option(

@@ -19,7 +19,7 @@ ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PA
     ("typed", "completed"),
     [
         ("mem", "member"),
-        ("member re", "remove"),
+        ("member rem", "remove"),
         ("node a", "address"),
         ("status --wa", "--watch"),
         ("wait --for pub", "publisher"),

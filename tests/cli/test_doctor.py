@@ -171,6 +171,13 @@ def test_bundle_has_what_a_report_needs_and_no_secret(cli: Cli, node: Path, plan
         assert not [name for name, text in files.items() if secret in text]
 
 
+def test_log_that_is_not_there_is_named_and_no_bundle_left(cli: Cli, node: Path) -> None:
+    bundle, config = node / "report.tar.gz", str(node / "garlicfarm.toml")
+    told = cli("doctor", "--config", config, "--bundle", str(bundle), "--log", str(node / "no.log"), exits=2)
+    assert f"{node}/no.log: No such file or directory" in told.err
+    assert not bundle.exists()
+
+
 def test_bundle_overwrites_nothing(cli: Cli, node: Path) -> None:
     (there := node / "report.tar.gz").write_text("mine")
     config = str(node / "garlicfarm.toml")
