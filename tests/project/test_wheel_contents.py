@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
 
 from garlicfarm import __version__, revision
 from tests.project.pages import ROOT
@@ -121,6 +126,48 @@ def test_wheel_of_a_source_distribution_keeps_the_commit_that_its_packager_named
 def test_wheel_is_not_built_with_a_commit_that_no_handshake_can_carry(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="GARLICFARM_REVISION is 'a, b'"):
         build(ROOT, tmp_path, "wheel", "a, b")
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_distribution_built_twice_is_the_same_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    digests = set()
+    for number, changed_s in enumerate((1, 2_000_000_000)):
+        copy = tmp_path / f"copy-{number}"
+        unneeded = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "lab")
+        shutil.copytree(ROOT, copy, ignore=unneeded, copy_function=shutil.copyfile)
+        shutil.copyfile(ROOT / ".gitignore", copy / ".gitignore")
+        for path in [copy, *copy.rglob("*")]:
+            path.chmod(0o700 if path.is_dir() else (0o644, 0o600)[number])
+            os.utime(path, (changed_s, changed_s))
+        target = tmp_path / f"dist-{number}"
+        target.mkdir()
+        built = build(copy, target, kind, "commit-1")
+        digests.add((built.name, hashlib.sha256(built.read_bytes()).hexdigest()))
+    assert len(digests) == 1
+
+
+def test_wheel_has_a_bill_of_materials_that_is_valid_and_says_what_is_needed(wheel: zipfile.ZipFile) -> None:
+    text = metadata(wheel, "sboms/garlicfarm.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(text) is None
+    bill = json.loads(text)
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/garlicfarm@{__version__}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    developers = {"bench", "fuzz", "test"}
+    optional = [
+        each
+        for extra, needed in project["optional-dependencies"].items()
+        if extra not in developers
+        for each in needed
+    ]
+    declared = {(Requirement(each), "optional") for each in optional}
+    declared |= {(Requirement(each), "required") for each in project["dependencies"]}
+    rows = [(Requirement(each["bom-ref"]), each["scope"]) for each in bill["components"]]
+    assert (len(rows), set(rows)) == (len(declared), declared)
+    assert all(each["isExternal"] for each in bill["components"])  # the wheel bundles none of them
+    (spark,) = {each["versionRange"] for each in bill["components"] if each["name"] == "pyspark"}
+    assert spark == "vers:pypi/>=4.2|<5"
+    (ours,) = bill["dependencies"]
+    assert set(ours["dependsOn"]) == {each["bom-ref"] for each in bill["components"]}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/howto/three-machines.md"])
