@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INSIDE = "garlicfarm/_revision.txt"
 SBOM = "garlicfarm.cdx.json"
 _ALLOWED = r"[0-9A-Za-z.+~_-]{1,64}"
-FOR_DEVELOPERS = frozenset({"bench", "fuzz", "test"})
+FOR_DEVELOPERS = frozenset({"bench", "fuzz", "release", "test"})
 """Extras that no program which is installed needs."""
 
 
