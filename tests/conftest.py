@@ -101,6 +101,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cdafka": cache(_cdafka),
     "curl": cache(partial(_program, "curl", "--version")),
     "debian": cache(_debian),
+    "fish": cache(partial(_program, "fish", "--version")),
     "fuse": cache(powerloss.why_unavailable),
     "history": cache(release.why_unavailable),
     "i2pd": cache(_i2pd),
@@ -113,6 +114,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
     "systemd": cache(partial(_program, "systemd-analyze", "--version")),
     "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),
+    "zsh": cache(partial(_program, "zsh", "--version")),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""

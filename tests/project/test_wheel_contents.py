@@ -57,7 +57,7 @@ def test_wheel_top_level_is_the_package_and_every_plugin_folder(wheel: zipfile.Z
         each.parent.name for kind in ("transports", "plugins") for each in ROOT.glob(f"{kind}/*/__init__.py")
     }
     found_by_spark = "pyspark_garlicfarm.py"
-    assert top - {info} == {"garlicfarm", found_by_spark} | folders
+    assert top - {info, info.replace(".dist-info", ".data")} == {"garlicfarm", found_by_spark} | folders
     assert folders >= {"garlicfarm_transport_ssl", "garlicfarm_plugin_i2pcontrol"}
     assert all(re.fullmatch(r"garlicfarm_(transport|plugin)_[a-z0-9]+", folder) for folder in folders)
 
@@ -71,6 +71,14 @@ def test_wheel_holds_every_module_the_typing_marker_and_the_dashboard(wheel: zip
     assert (modules | page) - names == set()
     assert "garlicfarm/cli/garlicfarm.service" in names
     assert not [name for name in names if "tests/" in name or name.endswith(".pyc")]
+
+
+def test_wheel_installs_manual_pages_and_completion(wheel: zipfile.ZipFile) -> None:
+    installed = {name.partition(".data/data/")[2] for name in wheel.namelist() if ".data/" in name}
+    assert installed == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "share").rglob("*") if path.is_file()
+    }
+    assert installed >= {"share/man/man1/garlicfarm.1", "share/zsh/site-functions/_garlicfarm"}
 
 
 def test_wheel_entry_points_lead_to_modules_inside_it(wheel: zipfile.ZipFile) -> None:
