@@ -66,7 +66,12 @@ class DistributionHook(BuildHookInterface[Any]):
             self._directory.cleanup()
 
     def _add_revision(self, build_data: dict[str, Any]) -> None:
-        if Path(self.root, INSIDE).exists():  # in an unpacked source distribution, which brings it along
+        brought = Path(self.root, INSIDE)
+        if brought.exists():  # in an unpacked source distribution
+            if (
+                self.target_name == "wheel"
+            ):  # which excludes it (pyproject.toml): it has the same place as below
+                build_data["force_include"][str(brought)] = INSIDE
             return
         revision = os.environ.get("GARLICFARM_REVISION") or _checked_out(Path(self.root))
         if not revision:

@@ -120,15 +120,18 @@ def test_wheel_says_which_commit_it_was_made_from(wheel: zipfile.ZipFile, tmp_pa
     assert done.stdout == f"garlicfarm {__version__}" + (f" ({made_from})" if made_from else "") + "\n"
 
 
-def test_wheel_of_a_source_distribution_keeps_the_commit_that_its_packager_named(tmp_path: Path) -> None:
-    for name in ("sdist", "unpacked", "wheel"):
+def test_wheel_of_a_source_distribution_is_that_of_the_tree_byte_for_byte(tmp_path: Path) -> None:
+    for name in ("direct", "sdist", "unpacked", "wheel"):
         (tmp_path / name).mkdir()
     sdist = build(ROOT, tmp_path / "sdist", "sdist", "packaged-1")
     shutil.unpack_archive(sdist, tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
-    with zipfile.ZipFile(build(unpacked, tmp_path / "wheel", "wheel")) as wheel:
+    built = build(unpacked, tmp_path / "wheel", "wheel")
+    with zipfile.ZipFile(built) as wheel:
         assert wheel.namelist().count(REVISION) == 1
         assert wheel.read(REVISION) == b"packaged-1\n"
+    direct = build(ROOT, tmp_path / "direct", "wheel", "packaged-1")
+    assert hashlib.sha256(built.read_bytes()).digest() == hashlib.sha256(direct.read_bytes()).digest()
 
 
 def test_wheel_is_not_built_with_a_commit_that_no_handshake_can_carry(tmp_path: Path) -> None:
