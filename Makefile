@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel release-check test-python test-lowest debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-dafka test-upgrade check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel deb release-check test-python test-lowest debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -163,6 +163,9 @@ bench-dafka: .venv/dafka ## Dafka in Python beside ZeroMQ alone: live, stored, c
 
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+
+deb: .venv/base ## a Debian package for the Debian that this machine runs, with all libraries, into dist/
+	sh tools/deb.sh
 
 release-check: .venv/release ## whether a release can be made of this commit: changelog, wheel built twice, PYTHONS, lowest versions
 	.venv/bin/python -m tools.release_check $(PYTHONS)
