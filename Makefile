@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-java test-dafka test-upgrade i2pd check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-spark-cluster test-browser test-i2p test-java test-dafka test-upgrade i2pd check sim explore soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel deb release-check test-python test-lowest debs bench-debs clean help
 
 # Tests start the program many hundred times, and each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +26,11 @@ JAVA_I2P ?=
 SUITE ?= forky
 LAB ?=
 COST ?=
+
+# What `make test` runs.
+QUICK = not slow and not spark and not i2p and not javai2p and not cdafka and not upgrade
+# Where they are found, `make release-check` installs the wheel on each.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 # Tests of one module share what it sets up, so they stay in one worker.
 PYTEST = .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(if $(SEED),--hypothesis-seed $(SEED))
@@ -50,7 +55,7 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 test: WORKERS = 3
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
-		$(PYTEST) -m "not slow and not spark and not i2p and not javai2p and not cdafka and not upgrade" --must-run "$(MUST_RUN)"'
+		$(PYTEST) -m "$(QUICK)" --must-run "$(MUST_RUN)"'
 
 test-slow: WORKERS = 3
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
@@ -93,6 +98,18 @@ test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=
 
 test-upgrade: .venv/test ## farms whose nodes run 0.2.0 (built from git's history), this tree and a program to come: up, and back
 	$(PYTEST) -m upgrade --must-run "upgrade $(MUST_RUN)" tests/upgrade
+
+test-python: ## the quick tests on another Python, in an environment of its own (PYTHON=python3.12)
+	@made=.venv-$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+		{ [ -x $$made/bin/pip ] || "$(PYTHON)" -m venv $$made; } && \
+		$$made/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]' && \
+		$$made/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "$(QUICK)"
+
+test-lowest: .venv/release ## the quick tests with the lowest versions that pyproject.toml allows of what garlicfarm needs
+	.venv/bin/uv venv --quiet --clear --seed --python .venv/bin/python .venv-lowest
+	.venv/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[dafka]'
+	.venv/bin/uv pip install --quiet --python .venv-lowest/bin/python --editable '.[test]'
+	.venv-lowest/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "$(QUICK)"
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .
@@ -160,6 +177,13 @@ bench-dafka: .venv/dafka ## Dafka in Python beside ZeroMQ alone: live, stored, c
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 
+deb: .venv/base ## a Debian package for the Debian that this machine runs, with all libraries, into dist/
+	sh tools/deb.sh
+
+release-check: .venv/release ## whether a release can be made of this commit: changelog, wheel built twice, PYTHONS, lowest versions
+	.venv/bin/python -m tools.release_check $(PYTHONS)
+	$(MAKE) --no-print-directory test-lowest
+
 debs: ## print the Debian packages that tests can use; as root, install them
 	sh tools/debs.sh
 
@@ -168,7 +192,7 @@ bench-debs: ## print the Debian packages that `make bench` compares with (etcd, 
 
 clean: ## remove what was built and cached, but for .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -name '.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -190,6 +214,11 @@ help: ## this list
 
 .venv/test: WHAT = .[test]
 .venv/test: .venv/base
+	$(INSTALLED)
+	@touch $@
+
+.venv/release: WHAT = .[test,release]
+.venv/release: .venv/base
 	$(INSTALLED)
 	@touch $@
 

@@ -22,7 +22,7 @@ def revision() -> str:
 
     package = Path(__file__).parent
     try:
-        return _line(package / "_revision.txt")  # in a wheel or source distribution: tools/wheel_revision.py
+        return _line(package / "_revision.txt")  # in a wheel or source distribution: tools/build_hook.py
     except FileNotFoundError:
         pass
     try:

@@ -112,6 +112,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cdafka": cache(_cdafka),
     "curl": cache(partial(_program, "curl", "--version")),
     "debian": cache(_debian),
+    "fish": cache(partial(_program, "fish", "--version")),
     "forky": cache(partial(_i2pd_of_suite, "forky")),
     "fuse": cache(powerloss.why_unavailable),
     "history": cache(release.why_unavailable),
@@ -127,6 +128,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "systemd": cache(partial(_program, "systemd-analyze", "--version")),
     "trixie": cache(partial(_i2pd_of_suite, "trixie")),
     "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),
+    "zsh": cache(partial(_program, "zsh", "--version")),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""

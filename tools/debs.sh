@@ -6,7 +6,7 @@
 set -eu
 
 case "${1:-}" in
-    "") packages="chromium curl i2pd iproute2 mmdebstrap nginx openssh-client openssl prometheus python3-venv strace systemd util-linux" ;;
+    "") packages="chromium curl fish i2pd iproute2 mmdebstrap nginx openssh-client openssl prometheus python3-venv strace systemd util-linux zsh" ;;
     bench) packages="etcd-server golang-etcd-server-dev golang-go" ;;
     *) echo "usage: $0 [bench]" >&2; exit 2 ;;
 esac

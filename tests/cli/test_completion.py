@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.pages import blocks
+from tests.project.pages import ROOT, blocks
+from tests.running import Terminal, running
 
 PAGE = "docs/howto/administer.md"
+SHARE = ROOT / "share"
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
@@ -23,6 +25,8 @@ ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PA
         ("node a", "address"),
         ("status --wa", "--watch"),
         ("wait --for pub", "publisher"),
+        ("status -o jsonl", "jsonl"),
+        ("farm create --application l", "log"),
         ("user li", "list"),
     ],
 )
@@ -54,3 +58,45 @@ def test_set_up_of_other_shells_is_printed(shell: str, first: str) -> None:
         timeout=240,
     )
     assert done.stdout.startswith(first)
+
+
+def test_file_of_bash_completes_values() -> None:
+    script = (
+        f". {SHARE}/bash-completion/completions/garlicfarm\n"
+        "COMP_WORDS=(garlicfarm lab --until publ) COMP_CWORD=3\n"
+        '_garlicfarm_completion garlicfarm\necho "${COMPREPLY[@]}"\ncomplete -p garlicfarm\n'
+    )
+    done = subprocess.run(
+        ["bash", "-ec", script], env=ENVIRON, capture_output=True, text=True, check=True, timeout=240
+    )
+    completed, registered = done.stdout.splitlines()
+    assert completed == "publisher"
+    assert registered.endswith(" -F _garlicfarm_completion garlicfarm")
+
+
+@pytest.mark.fish
+def test_file_of_fish_is_found_and_completes_values(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["fish", "--command", 'complete --do-complete "garlicfarm lab --until publ"'],
+        env=ENVIRON | {"XDG_DATA_DIRS": str(SHARE), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    assert done.stdout == "publisher\n"
+
+
+@pytest.mark.zsh
+def test_file_of_zsh_is_found_and_completes_at_the_first_tab(tmp_path: Path) -> None:
+    setup = f"fpath=({SHARE}/zsh/site-functions $fpath); autoload -U compinit; compinit -u -D; PS1=rea''dy"
+    environ = ENVIRON | {"TERM": "dumb", "HOME": str(tmp_path)}
+    with Terminal() as terminal:
+        theirs = terminal.theirs
+        command = ["zsh", "--no-rcs", "--interactive"]
+        with running(command, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs):
+            terminal.close_theirs()
+            terminal.write(f"{setup}\n".encode())
+            terminal.read_until(b"ready")
+            terminal.write(b"garlicfarm lab --until publ\t")
+            terminal.read_until(b"publisher")

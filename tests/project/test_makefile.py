@@ -146,6 +146,7 @@ def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) 
         ("test", ".[test]"),
         ("bench", ".[bench]"),
         ("dafka", ".[dafka]"),
+        ("release", ".[test,release]"),
         ("spark", ".[spark,java]"),
         ("connect", ".[spark,java,connect]"),
     ],
@@ -182,6 +183,20 @@ def test_make_fuzz_goes_on_where_atheris_cannot_be_installed(project: Path, inst
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "asked: -m tests.fuzz.run --minutes 3")
     assert (project / ".venv/fuzz").exists() == installable
     assert ("Hypothesis takes its place" in result.stderr) == (not installable)
+
+
+def test_make_test_python_uses_an_environment_of_its_own(project: Path) -> None:
+    script = """case "$1" in -c) echo 3.12;; esac
+        case "$*" in "-m venv .venv-3.12") mkdir -p .venv-3.12/bin; cp "$0" .venv-3.12/bin/python;; esac
+        echo "$0 $*" >>asked"""
+    install(project / "bin" / "python3.12", script)
+    for program in ("cp", "mkdir"):
+        (project / "bin" / program).symlink_to(shutil.which(program) or program)
+    assert make(project, "test-python", "PYTHON=python3.12").returncode == 0
+    *_, installed, tested = (project / "asked").read_text().splitlines()
+    assert re.fullmatch(r"\.venv-3\.12/bin/python -m pip .* --editable \.\[test\]", installed)
+    assert re.fullmatch(r"\.venv-3\.12/bin/python -m pytest .* -m not slow and .*", tested)
+    assert not (project / ".venv").exists()
 
 
 def test_help_lists_every_target() -> None:

@@ -31,6 +31,8 @@ class Target(NamedTuple):
 
 def targets() -> dict[str, Target]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (quick,) = re.findall(r"^QUICK = (.*)$", makefile, re.MULTILINE)
+    makefile = makefile.replace("$(QUICK)", quick)
     ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
     found = {}
     for name, recipe in re.findall(r"^([a-z0-9-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE):

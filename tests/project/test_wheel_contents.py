@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
 
 from garlicfarm import __version__, revision
 from tests.project.pages import ROOT
@@ -52,7 +57,7 @@ def test_wheel_top_level_is_the_package_and_every_plugin_folder(wheel: zipfile.Z
         each.parent.name for kind in ("transports", "plugins") for each in ROOT.glob(f"{kind}/*/__init__.py")
     }
     found_by_spark = "pyspark_garlicfarm.py"
-    assert top - {info} == {"garlicfarm", found_by_spark} | folders
+    assert top - {info, info.replace(".dist-info", ".data")} == {"garlicfarm", found_by_spark} | folders
     assert folders >= {"garlicfarm_transport_ssl", "garlicfarm_plugin_i2pcontrol"}
     assert all(re.fullmatch(r"garlicfarm_(transport|plugin)_[a-z0-9]+", folder) for folder in folders)
 
@@ -66,6 +71,14 @@ def test_wheel_holds_every_module_the_typing_marker_and_the_dashboard(wheel: zip
     assert (modules | page) - names == set()
     assert "garlicfarm/cli/garlicfarm.service" in names
     assert not [name for name in names if "tests/" in name or name.endswith(".pyc")]
+
+
+def test_wheel_installs_manual_pages_and_completion(wheel: zipfile.ZipFile) -> None:
+    installed = {name.partition(".data/data/")[2] for name in wheel.namelist() if ".data/" in name}
+    assert installed == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "share").rglob("*") if path.is_file()
+    }
+    assert installed >= {"share/man/man1/garlicfarm.1", "share/zsh/site-functions/_garlicfarm"}
 
 
 def test_wheel_entry_points_lead_to_modules_inside_it(wheel: zipfile.ZipFile) -> None:
@@ -107,20 +120,65 @@ def test_wheel_says_which_commit_it_was_made_from(wheel: zipfile.ZipFile, tmp_pa
     assert done.stdout == f"garlicfarm {__version__}" + (f" ({made_from})" if made_from else "") + "\n"
 
 
-def test_wheel_of_a_source_distribution_keeps_the_commit_that_its_packager_named(tmp_path: Path) -> None:
-    for name in ("sdist", "unpacked", "wheel"):
+def test_wheel_of_a_source_distribution_is_that_of_the_tree_byte_for_byte(tmp_path: Path) -> None:
+    for name in ("direct", "sdist", "unpacked", "wheel"):
         (tmp_path / name).mkdir()
     sdist = build(ROOT, tmp_path / "sdist", "sdist", "packaged-1")
     shutil.unpack_archive(sdist, tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
-    with zipfile.ZipFile(build(unpacked, tmp_path / "wheel", "wheel")) as wheel:
+    built = build(unpacked, tmp_path / "wheel", "wheel")
+    with zipfile.ZipFile(built) as wheel:
         assert wheel.namelist().count(REVISION) == 1
         assert wheel.read(REVISION) == b"packaged-1\n"
+    direct = build(ROOT, tmp_path / "direct", "wheel", "packaged-1")
+    assert hashlib.sha256(built.read_bytes()).digest() == hashlib.sha256(direct.read_bytes()).digest()
 
 
 def test_wheel_is_not_built_with_a_commit_that_no_handshake_can_carry(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="GARLICFARM_REVISION is 'a, b'"):
         build(ROOT, tmp_path, "wheel", "a, b")
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_distribution_built_twice_is_the_same_byte_for_byte(kind: str, tmp_path: Path) -> None:
+    digests = set()
+    for number, changed_s in enumerate((1, 2_000_000_000)):
+        copy = tmp_path / f"copy-{number}"
+        unneeded = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "lab")
+        shutil.copytree(ROOT, copy, ignore=unneeded, copy_function=shutil.copyfile)
+        shutil.copyfile(ROOT / ".gitignore", copy / ".gitignore")
+        for path in [copy, *copy.rglob("*")]:
+            path.chmod(0o700 if path.is_dir() else (0o644, 0o600)[number])
+            os.utime(path, (changed_s, changed_s))
+        target = tmp_path / f"dist-{number}"
+        target.mkdir()
+        built = build(copy, target, kind, "commit-1")
+        digests.add((built.name, hashlib.sha256(built.read_bytes()).hexdigest()))
+    assert len(digests) == 1
+
+
+def test_wheel_has_a_bill_of_materials_that_is_valid_and_says_what_is_needed(wheel: zipfile.ZipFile) -> None:
+    text = metadata(wheel, "sboms/garlicfarm.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(text) is None
+    bill = json.loads(text)
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/garlicfarm@{__version__}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    developers = {"bench", "fuzz", "release", "test"}
+    optional = [
+        each
+        for extra, needed in project["optional-dependencies"].items()
+        if extra not in developers
+        for each in needed
+    ]
+    declared = {(Requirement(each), "optional") for each in optional}
+    declared |= {(Requirement(each), "required") for each in project["dependencies"]}
+    rows = [(Requirement(each["bom-ref"]), each["scope"]) for each in bill["components"]]
+    assert (len(rows), set(rows)) == (len(declared), declared)
+    assert all(each["isExternal"] for each in bill["components"])  # the wheel bundles none of them
+    (spark,) = {each["versionRange"] for each in bill["components"] if each["name"] == "pyspark"}
+    assert spark == "vers:pypi/>=4.2|<5"
+    (ours,) = bill["dependencies"]
+    assert set(ours["dependsOn"]) == {each["bom-ref"] for each in bill["components"]}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/howto/three-machines.md"])

@@ -97,12 +97,12 @@ async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task(tmp_
     async def other() -> None:
         others.set()
 
-    def ready(data_dir: Path, plan: RouterPlan) -> bool:
+    def ready(plan: RouterPlan, data_dir: Path) -> bool:
         assert others.wait(240), "held up"
         (data_dir / "router.info").write_bytes(b"info")
         return True
 
-    monkeypatch.setattr(i2pd, "has_keys", ready)
+    monkeypatch.setattr(RouterPlan, "has_keys", ready)
     router = SimpleNamespace(poll=lambda: None, send_signal=lambda number: None, wait=lambda timeout: 0)
     monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: router)
     async with trio.open_nursery() as nursery:
