@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from garlicfarm.application import AdminEndpoint, Origin
@@ -21,6 +22,7 @@ from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import RankingStore, encode_snapshot
 from garlicfarm.transport import Endpoint
+from garlicfarm.trouble import Trouble
 from garlicfarm.wire.messages import ClusterServer
 
 
@@ -257,9 +259,20 @@ class FarmAdminView(CommittedEntries):
                 for server in core.configuration.servers
             ],
         }
+        own = self._own_troubles()
+        problems = [trouble.text for trouble in own]
         if self._backups is not None and self._backups.problem:
-            body["problems"] = [*more.get("problems", ()), self._backups.problem]
+            problems.append(self._backups.problem)
+        if problems:
+            body["problems"] = [*more.get("problems", ()), *problems]
+        if own:
+            body["troubles"] = [*more.get("troubles", ()), *msgspec.to_builtins(own)]
         return body | {name: value for name, value in more.items() if name not in body}
+
+    def _own_troubles(self) -> list[Trouble]:
+        """Those of this node's own files."""
+        space = self.replica.space.trouble(self.node_id)
+        return [] if space is None else [space]
 
     def _is_reachable(self, member: int) -> bool:
         """Whether our connection to it is up and it is alive: a leader and its followers hear from each other

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -68,8 +69,9 @@ class NodeParts:
 
 @dataclass(frozen=True, slots=True)
 class HostedFarm:
-    """``credentials``: how members and clients log in to this farm."""
+    """``directory``: of its store. ``credentials``: how members and clients log in to this farm."""
 
+    directory: Path
     replica: Replica
     view: FarmAdminView
     retention: Retention
@@ -86,6 +88,8 @@ class HostedFarm:
                 await self.router.is_tried.wait()
             await nursery.start(self.replica.run)
             nursery.start_soon(self.retention.run)
+            replica = self.replica
+            nursery.start_soon(replica.space.run, self.directory, replica.log, replica.metrics.set_space)
             await nursery.start(self.view.rankings.run)
             for feed in self.feeds:
                 nursery.start_soon(feed.run)
@@ -191,7 +195,7 @@ def open_farm(
     kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
     raw = replica.core.raw
     retention = Retention(replica, replica.applier, store, writer, pages, kept, lambda: raw.snapshot_wanted)
-    return HostedFarm(replica, view, retention, credentials, router, feeds, backups)
+    return HostedFarm(path, replica, view, retention, credentials, router, feeds, backups)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:

@@ -59,6 +59,8 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'farm_key_expiry_timestamp_seconds{F, member="1"}': "500000"},
     ),
     "DiskHangs": ({"storage_hangs_seconds{F}": "0"}, {"storage_hangs_seconds{F}": "4"}),
+    "DiskFills": ({"storage_used_ratio{F}": "0.7"}, {"storage_used_ratio{F}": "0.85"}),
+    "DiskFull": ({"storage_used_ratio{F}": "0.7"}, {"storage_used_ratio{F}": "0.95"}),
     "DiskSlow": (
         {
             'storage_fsync_seconds_bucket{F, le="0.05"}': "0+100x",
