@@ -100,6 +100,14 @@ def check_space(config: Config) -> Iterator[Finding]:
         yield Finding("space", "problem", f"{config.node.data_dir}: {error.strerror}")
         return
     yield Finding("space", space.state, str(space), "" if space.state == "ok" else TODO)
+    held = 0
+    for path in (config.node.data_dir / "farms").rglob("*.seg"):
+        with suppress(OSError):  # a node that runs deletes them
+            held += path.stat().st_size
+    most = sum(farm.retention.keep_bytes for farm in config.farm)
+    if most > (room := held + max(0, space.free - space.reserve)):
+        told = f"the logs may grow to {most / 1e9:.1f} GB (keep_bytes), and there is room for {room / 1e9:.1f}"
+        yield Finding("space", "note", told, TODO)
 
 
 def check_disk(config: Config) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.trouble import Trouble
-from tests.node.support.cluster import Cluster, cluster, simulated_member
+from tests.node.support.cluster import THREE, Cluster, cluster, simulated_member
 from tests.project.pages import ROOT
 from tests.running import told, wait_until
 
@@ -59,7 +59,9 @@ async def test_leader_with_only_its_reserve_left_refuses_notes_and_goes_on_with_
 ) -> None:
     caplog.set_level(logging.INFO)
     members = {node: simulated_member(node) for node in (1, 2, 3)}
-    async with cluster(tmp_path, start=False, members=members, application="publisher") as nodes:
+    raft = {**THREE, "election_timeout_min_s": 8.0, "election_timeout_max_s": 9.0}  # one leader throughout
+    plan: dict[str, Any] = {"members": members, "application": "publisher", "raft": raft}
+    async with cluster(tmp_path, start=False, **plan) as nodes:
         disks = Disks(nodes, monkeypatch)
         await nodes.start()
         leader = await nodes.leader()
