@@ -106,7 +106,9 @@ def check_space(config: Config) -> Iterator[Finding]:
             held += path.stat().st_size
     most = sum(farm.retention.keep_bytes for farm in config.farm)
     if most > (room := held + max(0, space.free - space.reserve)):
-        told = f"the logs may grow to {most / 1e9:.1f} GB (keep_bytes), and there is room for {room / 1e9:.1f}"
+        told = (
+            f"the logs may grow to {most / 1e9:.1f} GB (keep_bytes), and there is room for {room / 1e9:.1f}"
+        )
         yield Finding("space", "note", told, TODO)
 
 

@@ -17,6 +17,7 @@ from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
+from garlicfarm.node.scrub import Scrub
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
@@ -37,12 +38,14 @@ class FarmAdminView(CommittedEntries):
         directory: Path,
         feeds: Sequence[HostedFeed] = (),
         backups: Backups | None = None,
+        scrub: Scrub | None = None,
     ) -> None:
         super().__init__(replica.core, replica.store, pages)
         self.replica = replica
         self._application = replica.application
         self._feeds = feeds
         self._backups = backups
+        self._scrub = scrub
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
@@ -271,8 +274,9 @@ class FarmAdminView(CommittedEntries):
 
     def _own_troubles(self) -> list[Trouble]:
         """Those of this node's own files."""
-        space = self.replica.space.trouble(self.node_id)
-        return [] if space is None else [space]
+        scrub = self._scrub
+        found = self.replica.space.trouble(self.node_id), None if scrub is None else scrub.trouble
+        return [each for each in found if each is not None]
 
     def _is_reachable(self, member: int) -> bool:
         """Whether our connection to it is up and it is alive: a leader and its followers hear from each other

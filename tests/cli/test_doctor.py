@@ -93,9 +93,7 @@ def test_room_is_told_before_there_is_none(
     assert f"{100 - free}% full" in told["text"]
 
 
-def test_log_that_may_outgrow_the_disk_is_told(
-    cli: Cli, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_that_may_outgrow_the_disk_is_told(cli: Cli, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2 * GB, GB // 5, GB))
     ok, note = of(found(cli, node), "space")
     assert (ok["state"], note["state"]) == ("ok", "note")
