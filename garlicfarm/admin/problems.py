@@ -97,10 +97,10 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "Nothing was appended. Ask another node, and see to the disk of this one.",
                 headers=[("Retry-After", "5")],
             )
-        case ProposalDropped(reason=Refusal.DISK_FULL as reason):
+        case ProposalDropped(reason=Refusal.DISK_FULL):
             return Problem(
                 507,
-                reason.value,
+                "disk-full",
                 text,
                 "Nothing was appended. Make room on the disk of the node that leads, and send it again.",
                 headers=[("Retry-After", "30")],

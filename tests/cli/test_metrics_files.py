@@ -69,6 +69,10 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         },
         {'storage_fsync_seconds_bucket{F, le="0.05"}': "0+90x"},
     ),
+    "Damage": (
+        {'storage_damage_total{F, what="segment"}': "1"},
+        {'storage_damage_total{F, what="segment"}': "1+1x"},
+    ),
     "SnapshotsFail": (
         {'storage_snapshots_total{F, outcome="failed"}': "1"},
         {'storage_snapshots_total{F, outcome="failed"}': "1+1x"},

@@ -21,6 +21,7 @@ OTHER_MEANINGS = {
     ("cli/health.py", "refused"),
     ("cli/log_batch.py", "refused"),  # what became of a line
     ("node/replica.py", "disk-hangs"),  # an event of the log
+    ("admin/problems.py", "disk-full"),  # a kind of problem
     ("node/space_watch.py", "disk-full"),  # an event of the log
     ("node/incoming_requests.py", "refused"),  # a label of a metric
     ("node/publisher/application.py", "refused"),  # what a publisher refused
