@@ -42,7 +42,6 @@ _TO_DO = {
     "key": "put your copy in its place",
 }
 
-
 T = TypeVar("T")
 
 
@@ -117,17 +116,18 @@ class Scrub:
         except OSError as error:
             self._log.warning("not-scrubbed", file=str(self._data), cause=str(error))
             return True
+        is_clean = not self._damaged
         for file in files:
             if (why := await self._why_damaged(file)) and file not in self._damaged:
                 self._damaged[file] = why
                 self._metrics.count_damage(file.what)
                 self._log.error("damaged", file=str(file.path), cause=why)
                 await self._repair()
-        if self._damaged:
-            return False
-        self._replaced.clear()
-        self._metrics.storage_scrub_timestamp.set(time.time())
-        return True
+                is_clean = False
+        if is_clean:
+            self._replaced.clear()
+            self._metrics.storage_scrub_timestamp.set(time.time())
+        return is_clean
 
     async def _why_damaged(self, file: _File) -> str:
         """What is wrong with a file; "": nothing, or it is gone."""

@@ -86,7 +86,7 @@ class Appender:
     def end_segment(self, number: int) -> None:
         """Write no more to the segment ``number``, which is damaged: the next write begins another one. From
         any thread."""
-        self._over = number
+        self._over = max(self._over, number)
 
     @property
     def level(self) -> int:

@@ -73,10 +73,15 @@ def _pieces(path: Path) -> Iterator[bytes]:
 def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
         with reading(path) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            _forget(file)
             yield file
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # nor keep what this has read
+            _forget(file)  # nor keep what this has read
     except OSError as error:
         if error.errno in _UNREADABLE:
             raise Corrupt(f"it cannot be read: {error.strerror}") from error
         raise
+
+
+def _forget(file: BinaryIO) -> None:
+    if hasattr(os, "posix_fadvise"):  # where there is none, the cache is checked
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
