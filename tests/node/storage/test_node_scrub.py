@@ -34,9 +34,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def farm(directory: Path, count: int = 3) -> AsyncIterator[tuple[Cluster, int, list[bytes]]]:
+async def farm(
+    directory: Path, count: int = 3, *, goes_on: bool = True
+) -> AsyncIterator[tuple[Cluster, int, list[bytes]]]:
     """A farm with more than one segment and two snapshots; a follower; and all that is posted, while
-    posting goes on."""
+    posting goes on, if it does."""
     async with cluster(directory, count, start=False, retention=KEEP) as nodes:
         for each in nodes.directories.values():
             file = each / "garlicfarm.toml"
@@ -56,6 +58,9 @@ async def farm(directory: Path, count: int = 3) -> AsyncIterator[tuple[Cluster, 
 
         async with background(post):
             await wait_until(lambda: len(snapshots(nodes, member)) == 2)
+            if goes_on:
+                yield nodes, member, posted
+        if not goes_on:
             yield nodes, member, posted
 
 
@@ -72,14 +77,14 @@ def snapshots(nodes: Cluster, member: int) -> list[Path]:
     )
 
 
-def flip(path: Path, at: int) -> None:
-    """Change one bit, as a disk does that nobody wrote to."""
+def flip(path: Path, at: int, count: int = 1) -> None:
+    """Change one bit in each of so many bytes, as a disk does that nobody wrote to."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(at)
-        (byte,) = file.read(1)
+        data = file.read(count)
         file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
+        file.write(bytes(byte ^ 0x10 for byte in data))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -103,23 +108,29 @@ PLACES = {
     "head of a frame": lambda path: frames_begin(path) + 5,
     "checksum of a frame": lambda path: frames_begin(path) + FRAME_BYTES - 1,
     "entry": lambda path: frames_begin(path) + FRAME_BYTES + 40,
+    "all entries": lambda path: frames_begin(path) + FRAME_BYTES,
 }
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("place", PLACES)
 async def test_damaged_segment_is_found_and_given_up_for_a_snapshot(
-    place: str, which: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: str,
+    which: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
     async with farm(tmp_path) as (nodes, member, posted):
         log = store(nodes, member).path
         if which == "first":
             number = list_segments(log)[0]
-        else:  # it has at least one frame
+        else:  # it has at least one frame, and does not end by itself
+            monkeypatch.setattr(appender, "SEGMENT_BYTES", 1 << 30)
             number, _ = await wait_until(lambda: _with_frame(store(nodes, member)))
         path = log / segment_name(number)
-        flip(path, PLACES[place](path))
+        flip(path, PLACES[place](path), 1 << 30 if place == "all entries" else 1)
         await wait_until(lambda: damage_told(nodes, member, "segment") == 1)
         await wait_until(lambda: not path.exists())
         await wait_until(lambda: told(caplog, "damage-replaced"))
@@ -153,10 +164,10 @@ async def same_state(nodes: Cluster) -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 async def test_damaged_snapshot_is_replaced_by_a_new_one(which: int, tmp_path: Path) -> None:
-    async with farm(tmp_path) as (nodes, member, _):
+    async with farm(tmp_path, goes_on=False) as (nodes, member, _):
         path = snapshots(nodes, member)[which]
         flip(path, path.stat().st_size - 3)  # in its state
-        await wait_until(lambda: not path.exists())
+        await wait_until(lambda: damage_told(nodes, member, "snapshot") == 1)
         await wait_until(lambda: not troubles(nodes, member))
         await nodes.stop(member)
         await nodes.start(member)
