@@ -277,6 +277,12 @@ class Application(ABC):
         the member that forwards. Raises `EntryRefused` (the author's fault) with the field and the reason.
         """
 
+    def is_needed(self, entry: bytes) -> bool:
+        """Whether the farm needs this entry, which `check` has let pass, to go on. Such entries are appended
+        also where only a reserve is left on the leader's disk; all others are refused there. By default none
+        is."""
+        return False
+
     def check_configuration(self, section: FarmSection, config: Config) -> None:  # noqa: B027 - most need none
         """Raises `ConfigError`: the table ``[[farm]]``, ``section`` of ``config``, is of no use to this
         application. Called before the node listens."""

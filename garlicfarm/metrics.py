@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.registry import Collector
 
 from garlicfarm._version import __version__
+from garlicfarm.disk_space import DiskSpace
 
 _ROLES = ("leader", "follower", "candidate")
 _PEER_STATES = ("probe", "replicate", "snapshot", "unreachable")
@@ -103,6 +104,20 @@ class NodeMetrics:
         self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
         self.storage_hangs_seconds = self._gauge(
             "storage_hangs_seconds", "Seconds since the disk stopped responding, 0 while it responds.", "farm"
+        )
+        self.storage_free_bytes = self._gauge(
+            "storage_free_bytes", "What is free on the file system of the store.", "farm"
+        )
+        self.storage_used_ratio = self._gauge(
+            "storage_used_ratio", "How much of that file system is taken, 0 to 1.", "farm"
+        )
+        self.storage_damage = self._counter(
+            "storage_damage_total", "Files that were found damaged while the node ran.", "farm", "what"
+        )
+        self.storage_scrub_timestamp = self._gauge(
+            "storage_scrub_timestamp_seconds",
+            "When this node had read all its files again, in seconds since 1970; 0: not yet.",
+            "farm",
         )
         self.storage_snapshots = self._counter(
             "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
@@ -222,6 +237,10 @@ class FarmMetrics:
         self.storage_batch_entries = node.storage_batch_entries.labels(farm)
         self.storage_bytes = node.storage_bytes.labels(farm)
         self.storage_hangs_seconds = node.storage_hangs_seconds.labels(farm)
+        self._damage = {
+            what: node.storage_damage.labels(farm, what) for what in ("segment", "snapshot", "key")
+        }
+        self.storage_scrub_timestamp = node.storage_scrub_timestamp.labels(farm)
         self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)
@@ -238,6 +257,15 @@ class FarmMetrics:
     def registry(self) -> CollectorRegistry:
         """The node's, for collectors of an application's own; all farms of the node share it."""
         return self._node.registry
+
+    def set_space(self, space: DiskSpace) -> None:
+        """What is free on the file system of the store."""
+        self._node.storage_free_bytes.labels(self._farm).set(space.free)
+        self._node.storage_used_ratio.labels(self._farm).set(space.used)
+
+    def count_damage(self, what: str) -> None:
+        """A file was found damaged: a ``segment``, a ``snapshot`` or a ``key``."""
+        self._damage[what].inc()
 
     def set_role(self, role: str) -> None:
         """This member is now ``leader``, ``follower`` or ``candidate``; "" if its farm has failed."""

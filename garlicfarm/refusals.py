@@ -9,7 +9,7 @@ class Refusal(StrEnum):
     """A reason to refuse a proposal, a read or a change of the members. Its value is the word that programs
     and logs see.
 
-    ``number``: its number on the wire, from 1 to 10 (D8); 0 if the wire has none. Some reasons share one.
+    ``number``: its number on the wire, from 1 to 12 (D8); 0 if the wire has none. Some reasons share one.
     ``advice``: what to do next where it does not help to try again in a moment; else "".
     """
 
@@ -44,6 +44,7 @@ class Refusal(StrEnum):
     ENTRY_REFUSED = "entry-refused", 2
     TOO_MUCH_UNCOMMITTED = "too-much-uncommitted", 3
     ROLE_MISSING = "role-missing", 5
+    DISK_FULL = "disk-full", 12
     TOO_MANY_POSTS = "too-many-posts"
     TOO_MANY_READS = "too-many-reads"
 
@@ -140,6 +141,7 @@ _OF_CLIENT_REQUEST = {
         Refusal.ENTRY_REFUSED,
         Refusal.TOO_MUCH_UNCOMMITTED,
         Refusal.ROLE_MISSING,
+        Refusal.DISK_FULL,
     )
 }
 _OF_CHANGE = {

@@ -25,6 +25,7 @@ from garlicfarm.errors import (
     RankingConflict,
     RankingNotStored,
 )
+from garlicfarm.refusals import Refusal
 
 
 class Problem(Exception):
@@ -95,6 +96,15 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 text,
                 "Nothing was appended. Ask another node, and see to the disk of this one.",
                 headers=[("Retry-After", "5")],
+            )
+        case ProposalDropped(reason=Refusal.DISK_FULL):
+            return Problem(
+                507,
+                "disk-full",
+                text,
+                "Nothing was appended. Make room on the disk of the node that leads, and send it again.",
+                headers=[("Retry-After", "30")],
+                reason=error.full_reason,
             )
         case ProposalDropped(reason=reason) if reason.advice:
             detail = error.full_reason.replace(reason, reason.replace("-", " "), 1)

@@ -7,7 +7,6 @@ but for a file that one makes in the data directory and removes.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from garlicfarm.admin.health import judge, level_word, program_word
 from garlicfarm.client.admin import client_of
 from garlicfarm.client.local_node import local_node
 from garlicfarm.config import Config, FarmSection
+from garlicfarm.disk_space import TODO, disk_space
 from garlicfarm.durable_files import owner_of
 from garlicfarm.errors import ConfigError, GarlicFarmError, NotSupported, PluginError, StorageError
 from garlicfarm.plugins import CONTRACTS, load_plugin, make_router, make_transport, options_of
@@ -33,7 +33,6 @@ CONNECT_INSIDE_S = 60.0
 """Inside I2P a router first looks up where a member is."""
 ASK_S = 15.0
 FSYNCS, FSYNC_BYTES = 100, 4096
-FULL, NEARLY_FULL = 0.9, 0.8
 CERTIFICATE_DAYS = 30
 MOST_FILES = 100_000
 _ADDRESSES = ("address", "sam", "proxy")
@@ -96,15 +95,21 @@ def check_certificate(config: Config) -> Iterator[Finding]:
 def check_space(config: Config) -> Iterator[Finding]:
     """How full the file system of the data directory is."""
     try:
-        _, taken, free = shutil.disk_usage(config.node.data_dir)
+        space = disk_space(config.node.data_dir)
     except OSError as error:
         yield Finding("space", "problem", f"{config.node.data_dir}: {error.strerror}")
         return
-    used = taken / (taken + free)  # as df has it: what is kept for root is no room
-    told = f"the file system of {config.node.data_dir} is {used:.0%} full, {free / 1e9:.1f} GB are free"
-    todo = "make room, or lower keep_entries and keep_bytes in [farm.retention]"
-    state: State = "problem" if used >= FULL else "note" if used >= NEARLY_FULL else "ok"
-    yield Finding("space", state, told, "" if state == "ok" else todo)
+    yield Finding("space", space.state, str(space), "" if space.state == "ok" else TODO)
+    held = 0
+    for path in (config.node.data_dir / "farms").rglob("*.seg"):
+        with suppress(OSError):  # a node that runs deletes them
+            held += path.stat().st_size
+    most = sum(farm.retention.keep_bytes for farm in config.farm)
+    if most > (room := held + max(0, space.free - space.reserve)):
+        told = (
+            f"the logs may grow to {most / 1e9:.1f} GB (keep_bytes), and there is room for {room / 1e9:.1f}"
+        )
+        yield Finding("space", "note", told, TODO)
 
 
 def check_disk(config: Config) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def failure(answer: Answer, url: str) -> GarlicFarmError | None:
             leader, _, endpoint = answer.header("Garlic-Farm-Leader").partition(" ")
             known = leader.isdecimal() and len(leader) <= 10
             return NotLeader(int(leader) if known else None, endpoint or None)
-        case 409, "garlicfarm:change-refused":
+        case (409, "garlicfarm:change-refused") | (507, "garlicfarm:disk-full"):
             dropped = _dropped(problem)
             dropped.args = (text,)  # the next step depends on the reason, and is in the node's text
             return dropped

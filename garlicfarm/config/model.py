@@ -102,12 +102,18 @@ PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables,
 
 
 class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
-    """``[node]``."""
+    """``[node]``. ``scrub_every``: how often it reads all its files again, to find damage."""
 
     id: NodeId
     data_dir: FilePath = Path("data")
     preset: Preset = "clearnet"
     shutdown_timeout_s: Seconds = 30.0
+    scrub_every: Period = "7d"
+
+    @property
+    def scrub_every_s(self) -> float:
+        """``scrub_every`` in seconds."""
+        return (parse_ms(self.scrub_every) or 0) / 1000
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True):

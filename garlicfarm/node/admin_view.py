@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from garlicfarm.application import AdminEndpoint, Origin
@@ -16,11 +17,13 @@ from garlicfarm.node.committed_entries import CommittedEntries
 from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
+from garlicfarm.node.scrub import Scrub
 from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import RankingStore, encode_snapshot
 from garlicfarm.transport import Endpoint
+from garlicfarm.trouble import Trouble
 from garlicfarm.wire.messages import ClusterServer
 
 
@@ -35,12 +38,14 @@ class FarmAdminView(CommittedEntries):
         directory: Path,
         feeds: Sequence[HostedFeed] = (),
         backups: Backups | None = None,
+        scrub: Scrub | None = None,
     ) -> None:
         super().__init__(replica.core, replica.store, pages)
         self.replica = replica
         self._application = replica.application
         self._feeds = feeds
         self._backups = backups
+        self._scrub = scrub
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
@@ -257,9 +262,21 @@ class FarmAdminView(CommittedEntries):
                 for server in core.configuration.servers
             ],
         }
+        own = self._own_troubles()
+        problems = [trouble.text for trouble in own]
         if self._backups is not None and self._backups.problem:
-            body["problems"] = [*more.get("problems", ()), self._backups.problem]
+            problems.append(self._backups.problem)
+        if problems:
+            body["problems"] = [*more.get("problems", ()), *problems]
+        if own:
+            body["troubles"] = [*more.get("troubles", ()), *msgspec.to_builtins(own)]
         return body | {name: value for name, value in more.items() if name not in body}
+
+    def _own_troubles(self) -> list[Trouble]:
+        """Those of this node's own files."""
+        scrub = self._scrub
+        found = self.replica.space.trouble(self.node_id), None if scrub is None else scrub.trouble
+        return [each for each in found if each is not None]
 
     def _is_reachable(self, member: int) -> bool:
         """Whether our connection to it is up and it is alive: a leader and its followers hear from each other

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from garlicfarm.node.guarded_router import GuardedRouter
 from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, check_retention, make_feeds
 from garlicfarm.node.replica import Replica, ReplicaHost
 from garlicfarm.node.retention import Retention
+from garlicfarm.node.scrub import Scrub
 from garlicfarm.node.transports import Transports
 from garlicfarm.plugins import make_router
 from garlicfarm.storage import (
@@ -68,8 +70,9 @@ class NodeParts:
 
 @dataclass(frozen=True, slots=True)
 class HostedFarm:
-    """``credentials``: how members and clients log in to this farm."""
+    """``directory``: of its store. ``credentials``: how members and clients log in to this farm."""
 
+    directory: Path
     replica: Replica
     view: FarmAdminView
     retention: Retention
@@ -77,6 +80,7 @@ class HostedFarm:
     router: GuardedRouter | None
     feeds: Sequence[HostedFeed]
     backups: Backups | None
+    scrub: Scrub
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
@@ -86,6 +90,9 @@ class HostedFarm:
                 await self.router.is_tried.wait()
             await nursery.start(self.replica.run)
             nursery.start_soon(self.retention.run)
+            nursery.start_soon(self.scrub.run)
+            replica = self.replica
+            nursery.start_soon(replica.space.run, self.directory, replica.log, replica.metrics.set_space)
             await nursery.start(self.view.rankings.run)
             for feed in self.feeds:
                 nursery.start_soon(feed.run)
@@ -182,16 +189,18 @@ def open_farm(
     backups = None
     if section.backup.directory is not None:
         backups = Backups(replica, section.backup.directory, parts.backup_limiter)
-    view = FarmAdminView(replica, pages, path / "rankings", feeds, backups)
+    kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
+    raw = replica.core.raw
+    retention = Retention(replica, replica.applier, store, writer, pages, kept, lambda: raw.snapshot_wanted)
+    every_s = config.node.scrub_every_s
+    scrub = Scrub(node_id, config.node.data_dir, every_s, store, retention, metrics, log)
+    view = FarmAdminView(replica, pages, path / "rankings", feeds, backups, scrub)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(
         section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader, replica.programs.own, wall_ms
     )
-    kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
-    raw = replica.core.raw
-    retention = Retention(replica, replica.applier, store, writer, pages, kept, lambda: raw.snapshot_wanted)
-    return HostedFarm(replica, view, retention, credentials, router, feeds, backups)
+    return HostedFarm(path, replica, view, retention, credentials, router, feeds, backups, scrub)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:

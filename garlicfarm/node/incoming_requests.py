@@ -23,6 +23,7 @@ from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.session import PendingResponse, Session
+from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.raft import OutgoingResponse, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
@@ -63,6 +64,7 @@ class IncomingRequests:
         application: Application,
         metrics: FarmMetrics,
         hindrances: Hindrances,
+        space: SpaceWatch,
         run_turn: Callable[[bool], None],
     ) -> None:
         raft = core.raft
@@ -77,6 +79,7 @@ class IncomingRequests:
         self._peers = peers
         self._application = application
         self._hindrances = hindrances
+        self._space = space
         self._run_turn = run_turn
         self._pending: dict[int, PendingResponse] = {}
         # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn.
@@ -217,6 +220,8 @@ class IncomingRequests:
                 self._application.check(value, origin)
             except EntryRefused:
                 return Refusal.ENTRY_REFUSED
+            if not (self._space.has_room or self._application.is_needed(value)):
+                return Refusal.DISK_FULL
             post.next_entry += 1
             if post.next_entry == len(entries) or trio.current_time() >= until:
                 return None

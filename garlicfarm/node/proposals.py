@@ -24,6 +24,7 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.peers import Peers
+from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.raft import LogPosition, Storage
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
@@ -63,6 +64,7 @@ class Proposals:
         store: Storage,
         application: Application,
         metrics: FarmMetrics,
+        space: SpaceWatch,
     ) -> None:
         self._core = core
         self._peers = peers
@@ -70,6 +72,7 @@ class Proposals:
         self._store = store
         self._application = application
         self._metrics = metrics
+        self._space = space
         self._proposals: dict[int, Proposal] = {}
         self._forwarded: dict[trio.CancelScope, int] = {}  # to which member
 
@@ -178,6 +181,9 @@ class Proposals:
 
     async def _append(self, entries: Sequence[bytes]) -> tuple[int, int] | None:
         """Append them here; None if this member no longer leads, and has certainly not appended them."""
+        if not (self._space.has_room or all(map(self._application.is_needed, entries))):
+            self._metrics.count_proposals("dropped")
+            raise ProposalDropped(Refusal.DISK_FULL)
         try:
             return await self.outcome(self.propose(partial(self._core.raw.propose, entries)))
         except ProposalDropped as dropped:

@@ -33,6 +33,7 @@ from garlicfarm.node.programs import Programs
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
@@ -93,6 +94,7 @@ class Replica:
         self.log = log
         self.core = core = CoreInbox(section, host.node_id, store)
         self.disk = DiskWatch(raft.disk_timeout_s, self._on_disk_change)
+        self.space = SpaceWatch()
         timings = PeerTimings(
             rpc_timeout_s=raft.rpc_timeout_s,
             call_timeout_s=core.answer_timeout_s,
@@ -104,7 +106,7 @@ class Replica:
         self.peers = Peers(host.node_id, self._dial_peer, timings, backoff, events=self)
         self.hindrances = Hindrances(core, metrics, log)
         self.programs = Programs(section.application, core, self.peers, self.hindrances)
-        self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics)
+        self.proposals = Proposals(core, self.peers, self.disk, store, application, metrics, self.space)
         self.reads = ReadIndexRequests(core, self.disk)
         self.membership = Membership(
             core, self.peers, self.proposals, self.programs, host.dial, host.note_leave_order, log
@@ -118,6 +120,7 @@ class Replica:
             application,
             metrics,
             self.hindrances,
+            self.space,
             self._run_turn,
         )
         self.applier = Applier(core, self.membership, application, store, log)
@@ -205,9 +208,11 @@ class Replica:
         raw = self.core.raw
         if ready.persist is not None:
             self.disk.on_submit(ready.persist.token)
+            self.space.on_submit(sum([len(entry.value) for entry in ready.persist.entries]))
             self.writer.submit(ready.persist)
         for received in ready.chunks:
             self.disk.on_piece_submit()
+            self.space.on_submit(len(received.chunk.data))
             self.writer.submit_chunk(received.token, received.chunk, received.source)
         for outgoing in ready.requests:
             self.leases.on_sending(outgoing.peer, outgoing.seq)

@@ -124,7 +124,8 @@ from garlicfarm.publishing.fold_state import (
 from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
-from garlicfarm.publishing.troubles import Trouble, Troubles
+from garlicfarm.publishing.troubles import Troubles
+from garlicfarm.trouble import Trouble
 from garlicfarm.wire.messages import Configuration
 
 _PUBLISHED_AHEAD_MS = 600_000

@@ -36,9 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Literal
-
-import msgspec
 
 from garlicfarm.publishing import outside
 from garlicfarm.publishing.documents import MetaStatus
@@ -46,22 +43,13 @@ from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import ScoredStatus
 from garlicfarm.publishing.own_clock import rough_time
 from garlicfarm.publishing.publication import expiry_problem
+from garlicfarm.trouble import Trouble
 
 PATIENCE_RS = 3
 MOST_SKEW_MS = 60_000
 STARTING_MS = 150_000
 """More than a first attempt to publish takes, in which a member reports that it publishes."""
 _SHOW = "`garlicfarm publish show` on its machine says why"
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """One trouble: ``text`` says so in a sentence, whose figures change; ``about`` stays the same while it
-    lasts. ``own``: only the member that is asked knows of it."""
-
-    kind: Literal["publisher", "keys", "damage", "health"]
-    about: str
-    text: str
-    own: bool = False
 
 
 class Troubles:

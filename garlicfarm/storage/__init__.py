@@ -11,6 +11,7 @@
 * `read_saved`: a snapshot that was saved outside of any store. `keep_backup` saves one, and deletes older
   ones.
 * `LogReader`: reads the log for feeds in worker threads.
+* `scrub_segment`, `scrub_snapshot`, `KeyFiles`: read files of a node that runs again, to find damage.
 * `RankingStore`: rankings that queries outside of the farm have computed; no part of the log.
 * `keep_leave_order`: that a leader told this member to leave, for the next start.
 * `read_committed`: all of a log that no node runs on, and the state that it continues.
@@ -18,18 +19,22 @@
 
 from garlicfarm.storage.backups import keep_backup, list_backups
 from garlicfarm.storage.committed_log import CommittedLog, read_committed
+from garlicfarm.storage.damage import Corrupt
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.leave_order import forget_leave_order, has_leave_order, keep_leave_order
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
 from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
-from garlicfarm.storage.segments import Genesis
+from garlicfarm.storage.scrub import KeyFiles, scrub_segment, scrub_snapshot
+from garlicfarm.storage.segments import Genesis, list_segments, segment_name
 from garlicfarm.storage.snapshots import (
     Saved,
     Snapshot,
     encode_snapshot,
+    list_snapshots,
     read_saved,
     remove_snapshots,
+    snapshot_name,
     write_snapshot,
 )
 from garlicfarm.storage.writer import Writer
@@ -37,8 +42,10 @@ from garlicfarm.storage.writer import Writer
 __all__ = [
     "SNAPSHOTS",
     "CommittedLog",
+    "Corrupt",
     "DataDirectory",
     "Genesis",
+    "KeyFiles",
     "LogReader",
     "LogStore",
     "RankingStore",
@@ -52,9 +59,15 @@ __all__ = [
     "keep_backup",
     "keep_leave_order",
     "list_backups",
+    "list_segments",
+    "list_snapshots",
     "read_committed",
     "read_genesis",
     "read_saved",
     "remove_snapshots",
+    "scrub_segment",
+    "scrub_snapshot",
+    "segment_name",
+    "snapshot_name",
     "write_snapshot",
 ]

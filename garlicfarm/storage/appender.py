@@ -53,6 +53,7 @@ class Appender:
         self._directory = directory
         self._log = log
         self._last = log.index.last
+        self._over = 0  # the last segment that nothing more is to be written to
         self._file = self._synced = -1
         try:
             self._synced = open_file(directory / SYNCED, os.O_WRONLY | os.O_CREAT)
@@ -77,6 +78,17 @@ class Appender:
         return self._log.end.number
 
     @property
+    def end(self) -> tuple[int, int]:
+        """The number of that segment, and up to where it is written and synced. From any thread."""
+        end = self._log.end
+        return end.number, end.offset
+
+    def end_segment(self, number: int) -> None:
+        """Write no more to the segment ``number``, which is damaged: the next write begins another one. From
+        any thread."""
+        self._over = max(self._over, number)
+
+    @property
     def level(self) -> int:
         """The log's level: no Configuration in it is of a higher one."""
         return self._log.level
@@ -87,7 +99,7 @@ class Appender:
         `struct.error`, too: a number is too large."""
         log = self._log
         level = max(log.level, *_levels(steps, boundary))
-        if level > log.level or log.end.offset >= SEGMENT_BYTES:
+        if level > log.level or log.end.offset >= SEGMENT_BYTES or log.end.number <= self._over:
             log.level = level
             self._begin_segment()
         encoder = Encoder(log.end)

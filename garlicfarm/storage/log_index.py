@@ -123,6 +123,12 @@ class LogIndex:
         found = self._held.configurations
         return bisect_right(found, upto) - bisect_right(found, after)
 
+    def last_within(self, segment: int) -> int:
+        """The index of the last entry in this segment or an earlier one; 0 if there is none."""
+        with self._lock:
+            count = bisect_left(self._held.at, (segment + 1) << 32)
+            return self.first + count - 1 if count else 0
+
     def oldest_segment(self) -> int | None:
         """The number of the segment with the first entry; None if there is no entry."""
         with self._lock:

@@ -354,8 +354,11 @@ class LogStore:
 
     def on_compacting(self, upto: int) -> SnapshotMeta:
         """The deletion of all entries up to ``upto`` is about to be queued: hide them. Returns the log's new
-        beginning."""
-        self._boundary = SnapshotMeta(upto, self.term(upto), self._configuration(upto))
+        beginning. Raises `StorageDamaged`, `StorageError`: what the log would begin with cannot be read."""
+        is_known = upto == self._newest.index  # whatever the disk has made of the entry
+        self._boundary = (
+            self._newest if is_known else SnapshotMeta(upto, self.term(upto), self._configuration(upto))
+        )
         self.index.drop(upto)
         return self._boundary
 

@@ -350,6 +350,22 @@ def read_log(directory: Path) -> Log:
     return log
 
 
+def check_segment(path: Path, number: int, data: bytes) -> None:
+    """Check the header and every frame of a segment, all of which is written. Raises `Corrupt`."""
+    header, offset = _read_header(path, data)
+    if header.number != number:
+        raise Corrupt(f"{path.name} is segment {header.number}")
+    view, sequence, checksum = memoryview(data), 1, crc32(data[:offset])
+    while offset < len(data):
+        head, first = _frame_head(view, offset), offset + _FRAME.size
+        if head is None or head[:2] != (header.mark, sequence):
+            raise Corrupt(f"the head of frame {sequence} fails its checksum")
+        offset = first + head[2]
+        if offset > len(data) or crc32(view[first:offset], checksum) != head[3]:
+            raise Corrupt(f"frame {sequence} fails its checksum")
+        sequence, checksum = sequence + 1, head[3]
+
+
 def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
     """A segment's header and its size."""
     try:

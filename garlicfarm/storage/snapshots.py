@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -151,6 +151,20 @@ def read_snapshot(path: Path) -> Snapshot:
 def check_snapshot(path: Path) -> Snapshot:
     """As `read_snapshot`, but without the state: no more than a MiB of it is in memory at a time."""
     return _named(path, _read(path, keep=False))
+
+
+def check_pieces(pieces: Iterable[bytes]) -> Iterator[int]:
+    """Check the checksum of a snapshot's file, which comes in pieces; gives the size of each. Raises
+    `Corrupt`."""
+    head, digest, size = b"", sha256(), 0
+    for piece in pieces:
+        missing = _HEAD.size - len(head)
+        head += piece[:missing]
+        digest.update(piece[missing:])
+        size += len(piece)
+        yield len(piece)
+    if len(head) < _HEAD.size or _HEAD.unpack(head) != (_MAGIC, _VERSION, size - len(head), digest.digest()):
+        raise Corrupt("it fails its checksum")
 
 
 def read_saved(path: Path, *, state: bool = True) -> tuple[Snapshot, Saved]:

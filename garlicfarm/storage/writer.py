@@ -124,7 +124,8 @@ class Writer:
         are deleted that only they are in. Returns at once. The next start finishes what `run` does not.
 
         Raises `LocalProtocolError`: ``upto`` is deleted already, no entry would remain, or the newest durable
-        snapshot does not cover it.
+        snapshot does not cover it; `StorageDamaged`, `StorageError`: the entry cannot be read. Nothing is
+        changed then.
         """
         store = self._store
         if not store.first_index() <= upto < store.last_index() or upto > store.snapshot().index:

@@ -202,6 +202,7 @@ async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remember
         NotLeader(2, "ssl://b.example:1"),
         NoQuorum("no majority"),
         ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED),
+        ProposalDropped(Refusal.DISK_FULL),
         DiskHangs("no answer"),
         EntryRefused("$.date", "absent"),
         OutcomeUnknown("stepped down"),

@@ -249,6 +249,7 @@ async def test_post_taken_answers_with_its_place_after_commit(node, http):
             "proposal-dropped",
             {"reason": "too-much-uncommitted"},
         ),
+        (ProposalDropped(Refusal.DISK_FULL), 507, "disk-full", {"reason": "disk-full"}),
         (DiskHangs("no answer"), 503, "disk-hangs", {"detail": "no answer"}),
         (EntryRefused("$.date", "absent"), 422, "entry-refused", {"field": "$.date", "reason": "absent"}),
         (EntryRefused("", "odd", "Even."), 422, "entry-refused", {"reason": "odd", "hint": "Even."}),

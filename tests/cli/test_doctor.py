@@ -80,14 +80,24 @@ def test_data_directory_that_others_may_enter_is_told(cli: Cli, node: Path) -> N
     assert told["next"] == f"chmod 700 {node}/data"
 
 
+GB = 10**9
+
+
 @pytest.mark.parametrize(("free", "state"), [(30, "ok"), (15, "note"), (5, "problem")])
 def test_room_is_told_before_there_is_none(
     free: int, state: str, cli: Cli, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(110, 100 - free, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(110 * GB, (100 - free) * GB, free * GB))
     (told,) = of(found(cli, node), "space")
     assert told["state"] == state
     assert f"{100 - free}% full" in told["text"]
+
+
+def test_log_that_may_outgrow_the_disk_is_told(cli: Cli, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2 * GB, GB // 5, GB))
+    ok, note = of(found(cli, node), "space")
+    assert (ok["state"], note["state"]) == ("ok", "note")
+    assert "may grow to 1.1 GB (keep_bytes), and there is room for 0.9" in note["text"]
 
 
 def test_disk_that_is_slower_than_the_heartbeat_is_told(

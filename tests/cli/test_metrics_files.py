@@ -59,6 +59,8 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'farm_key_expiry_timestamp_seconds{F, member="1"}': "500000"},
     ),
     "DiskHangs": ({"storage_hangs_seconds{F}": "0"}, {"storage_hangs_seconds{F}": "4"}),
+    "DiskFills": ({"storage_used_ratio{F}": "0.7"}, {"storage_used_ratio{F}": "0.85"}),
+    "DiskFull": ({"storage_used_ratio{F}": "0.7"}, {"storage_used_ratio{F}": "0.95"}),
     "DiskSlow": (
         {
             'storage_fsync_seconds_bucket{F, le="0.05"}': "0+100x",
@@ -66,6 +68,10 @@ PER_ALERT: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             'storage_fsync_seconds_bucket{F, le="+Inf"}': "0+100x",
         },
         {'storage_fsync_seconds_bucket{F, le="0.05"}': "0+90x"},
+    ),
+    "Damage": (
+        {'storage_damage_total{F, what="segment"}': "1"},
+        {'storage_damage_total{F, what="segment"}': "1+1x"},
     ),
     "SnapshotsFail": (
         {'storage_snapshots_total{F, outcome="failed"}': "1"},

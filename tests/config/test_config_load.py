@@ -310,7 +310,10 @@ def test_environment_overrides_file(tmp_path: Path) -> None:
     ("name", "expected"),
     [
         ("GARLICFARM_NODEE__ID", "nodee: no such key; did you mean 'node'?"),
-        ("GARLICFARM_NODE__", "node.: no such key; allowed here: id, data_dir, preset, shutdown_timeout_s"),
+        (
+            "GARLICFARM_NODE__",
+            "node.: no such key; allowed here: id, data_dir, preset, shutdown_timeout_s, scrub_every",
+        ),
         ("GARLICFARM_NODE__ID__X", "node.id is a value, not a table"),
         ("GARLICFARM_FARM__0", "farm[0] is a table; name a key of it"),
         ("GARLICFARM_FARM__0__META", "farm[0].meta is a table; name a key of it"),

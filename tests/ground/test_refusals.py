@@ -21,6 +21,8 @@ OTHER_MEANINGS = {
     ("cli/health.py", "refused"),
     ("cli/log_batch.py", "refused"),  # what became of a line
     ("node/replica.py", "disk-hangs"),  # an event of the log
+    ("admin/problems.py", "disk-full"),  # a kind of problem
+    ("node/space_watch.py", "disk-full"),  # an event of the log
     ("node/incoming_requests.py", "refused"),  # a label of a metric
     ("node/publisher/application.py", "refused"),  # what a publisher refused
     ("node/publisher/member_task.py", "refused"),
@@ -49,6 +51,7 @@ def test_reason_is_one_word(reason: Refusal) -> None:
         (8, "refused", "cannot-be-dialled"),
         (9, "refused", "endpoint-of-another-member"),
         (10, "refused", "too-few-members-heard"),
+        (12, "disk-full", "refused"),
         (27, "refused", "refused"),
     ],
 )

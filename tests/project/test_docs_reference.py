@@ -77,6 +77,7 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
         "became-candidate",
         "became-leader",
         "farm-failed",
+        *("disk-fills", "disk-nearly-full", "disk-full", "disk-has-room"),
         "lines-dropped",
         "message-does-not-fit",
         "removed",

@@ -56,7 +56,7 @@ HARMLESS = {
 }
 PURE_GROUND = {
     *("garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"),
-    *("garlicfarm.agreed", "garlicfarm.digests", "garlicfarm.levels"),
+    *("garlicfarm.agreed", "garlicfarm.digests", "garlicfarm.levels", "garlicfarm.trouble"),
 }
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
@@ -69,6 +69,7 @@ DOORS: dict[str, set[str]] = {
     "names": set(),
     "refusals": set(),
     "round_trips": set(),
+    "trouble": set(),
     "wire": PURE_GROUND,
     "http": PURE_GROUND | {"h11"},
     "raft": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
@@ -94,6 +95,7 @@ GROUND = {
         "_version",
         "agreed",
         "descriptors",
+        "disk_space",
         "durable_files",
         "durations",
         "errors",
@@ -105,7 +107,7 @@ GROUND = {
         "metrics",
         "names",
     ),
-    *("lazy_names", "printable", "refusals", "regular_files", "round_trips"),
+    *("lazy_names", "printable", "refusals", "regular_files", "round_trips", "trouble"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
@@ -123,6 +125,7 @@ ROOMS: dict[str, set[str]] = {
     "config": {"i2p", "transport"},
     "credentials": {"config", "http", "i2p", "transport"},
     "descriptors": set(),
+    "disk_space": set(),
     "durable_files": set(),
     "durations": set(),
     "feed": {"raft", "wire"},

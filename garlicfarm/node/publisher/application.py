@@ -28,11 +28,11 @@ from garlicfarm.node.publisher.publishers import (
     read_master_keys,
 )
 from garlicfarm.publishing import granting
-from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.entries import Note, encode_admin, observe
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.lease import least_lease_ms, least_R
-from garlicfarm.publishing.troubles import Trouble
 from garlicfarm.round_trips import RoundTrips
+from garlicfarm.trouble import Trouble
 from garlicfarm.wire.messages import Configuration, Grant
 
 
@@ -63,6 +63,10 @@ class PublisherApplication(Application, LeaseUser):
 
     def check(self, entry: bytes, origin: Origin) -> None:
         self.fold.check_posted(entry, origin.member, origin.user, origin.now_ms)
+
+    def is_needed(self, entry: bytes) -> bool:
+        """Statuses and orders; not the notes of users."""
+        return not isinstance(observe(entry, self.fold.farm, self.fold.level, 0), Note)
 
     def check_configuration(self, section: FarmSection, config: Config) -> None:
         check_publishers(section, config)

@@ -33,6 +33,7 @@ from garlicfarm.node.core_inbox import CoreInbox
 from garlicfarm.node.disk_watch import DiskWatch
 from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.publisher import PublisherApplication
+from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.raft import Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_cluster import Cluster as MemoryCluster
@@ -247,7 +248,7 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
     core.on_leader(Role.FOLLOWER, 2, 0)
     peers: Any = SimpleNamespace(call=call, has_handshake=lambda member: True)
     disk, metrics = DiskWatch(60.0, lambda: None), NodeMetrics().farm("farm")
-    proposals = Proposals(core, peers, disk, store, LogApplication(), metrics)
+    proposals = Proposals(core, peers, disk, store, LogApplication(), metrics, SpaceWatch())
     if isinstance(outcome, type):
         with pytest.raises(outcome):
             await proposals.post(b"x", origin_now(1))
