@@ -28,8 +28,8 @@ def _program(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("suite", [TRIXIE])
 def test_members_on_standby_publish_nothing_and_a_move_loses_at_most_one_request(tmp_path: Path) -> None:
-    """Their bundles are replaced meanwhile. Not at forky's: when a LeaseSet ended while it sent, the HTTP proxy
-    of a client's i2pd 2.59.0 waited for a lock ever after."""
+    """Their bundles are replaced meanwhile. Not at forky's: when a LeaseSet ended while it sent, the HTTP
+    proxy of a client's i2pd 2.59.0 waited for a lock ever after."""
     told = run_script("keys_over_i2cp", tmp_path, timeout_s=TIMEOUT_S)
     verdicts.bundles_were_replaced(told, lost_at_most=1)
 
