@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -130,24 +129,23 @@ async def run(directory: Path, wait_s: float, network: I2pdNetwork, nursery: tri
         await by.retire(published.lease_set)
         return begun_s
 
-    async with AsyncExitStack() as stack, made(B) as b:
-        a = await stack.enter_async_context(made(A))
-        for each in (a, b):
-            await wait_ml_kem(each, wait_s)
-        await trio.sleep(SETTLED_S)
-        tell("standby", counts=await floodfills.counts())
-        begun_s = trio.current_time()
-        await publish(a, 1)
-        for client in clients:
-            nursery.start_soon(client.run)
-        await tell_served("elected", a, A, begun_s)
-        if not wait_s:
-            return
+    async with made(B) as b:
+        async with made(A) as a:
+            for each in (a, b):
+                await wait_ml_kem(each, wait_s)
+            await trio.sleep(SETTLED_S)
+            tell("standby", counts=await floodfills.counts())
+            begun_s = trio.current_time()
+            await publish(a, 1)
+            for client in clients:
+                nursery.start_soon(client.run)
+            await tell_served("elected", a, A, begun_s)
+            if not wait_s:
+                return
 
-        begun_s = await move(b, 2, by=a)
-        await tell_served("moved", b, B, begun_s)
+            begun_s = await move(b, 2, by=a)
+            await tell_served("moved", b, B, begun_s)
 
-        await stack.aclose()
         async with made(A) as a:
             await standby(a)
             begun_s = trio.current_time()
