@@ -35,7 +35,6 @@ def ml_kem_was_used_where_it_is_there(directory: Path) -> None:
     assert told["elected"]["encryption"] == ("ML-KEM-768 with X25519, or X25519" if has_it else "X25519")
     if not is_tried:
         return
-    assert list(told) == ["standby", "elected", "moved", "survived", "moved again"]
     for what in ("moved", "moved again"):
         assert told[what]["encryption"] == told["elected"]["encryption"]
         assert max(told[what]["lost"]) <= 1
