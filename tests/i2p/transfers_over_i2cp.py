@@ -20,7 +20,7 @@ from tests.running import wait_until
 CLIENT_PORT = 7001
 FLOODFILLS = 4
 SIZE = 100 * MB
-TRY_S, TRANSFER_S = 20.0, 1200.0
+READY_S, TRY_S, TRANSFER_S = 300.0, 20.0, 1200.0
 TRANSFERS = (Transfer("down", SIZE, 1), Transfer("up", SIZE, 1), Transfer("many", 2 * MB, MANY))
 
 
@@ -43,8 +43,9 @@ async def main(told: Options) -> None:
         await nursery.start(serve, SIZE)
         made = publisher_at(told.directory, keys, routers[0], TARGET_PORT, told.hops)
         async with made:
-            await standby(made)
-            await publish(made, 1)
+            with trio.fail_after(READY_S):
+                await standby(made)
+                await publish(made, 1)
             await wait_until(is_reached, 1)
             for transfer in TRANSFERS:
                 seconds, failed = await carry(CLIENT_PORT, transfer, TRANSFER_S)
