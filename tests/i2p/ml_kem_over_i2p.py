@@ -38,7 +38,7 @@ from tests.i2p.service_over_i2cp import (
 from tests.running import wait_until
 
 NETWORKS = 3
-"""Now and then two routers of i2pd reach each other for minutes no more, whatever the type of encryption."""
+"""Now and then two routers of i2pd do not reach each other for minutes, whatever the type of encryption."""
 SERVED_S = 180.0
 SETTLED_S = 15.0
 A, B, C = 1, 2, 3

@@ -28,7 +28,7 @@ def versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
 def ml_kem_was_used_where_it_is_there(directory: Path) -> None:
     i2pd, openssl = versions()
     is_tried, has_it = i2pd >= (2, 58), i2pd >= (2, 58) and openssl >= (3, 5)
-    wait_s = 300 if has_it else PROBE_S + 30 if is_tried else 0
+    wait_s = 200 if has_it else PROBE_S + 30 if is_tried else 0
     found = run_script("ml_kem_over_i2p", directory, str(wait_s), timeout_s=TIMEOUT_S)
     told = {each["what"]: each for each in found}
     assert told["standby"]["counts"] == [0, 0, 0]

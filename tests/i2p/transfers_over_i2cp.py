@@ -38,7 +38,9 @@ async def main(told: Options) -> None:
         _, failed = await carry(CLIENT_PORT, Transfer("down", 1), TRY_S)
         return not failed
 
-    network = i2pd_network(told.directory / "routers", plans, hops=told.hops, ssu2=False)
+    # Java I2P found no router for its inbound tunnels where those of i2pd had TCP only.
+    has_ssu2 = told.servers is not RouterPlan
+    network = i2pd_network(told.directory / "routers", plans, hops=told.hops, ssu2=has_ssu2)
     async with network as routers, trio.open_nursery() as nursery:
         await nursery.start(serve, SIZE)
         made = publisher_at(told.directory, keys, routers[0], TARGET_PORT, told.hops)
