@@ -1,72 +1,180 @@
-"""A service that offers ML-KEM where its router has it, through real i2pd routers: a script.
+"""A service that offers ML-KEM where its routers have it, through real i2pd routers: elected, moved in order,
+after the death of a router by a node that has just been started, and moved in order once more. Prints what
+came about, a JSON document per line. In a network namespace:
+python -m tests.i2p.ml_kem_over_i2p DIRECTORY SECONDS
 
-One router serves, by the publisher `i2cp` in this process; two store LeaseSets. It publishes once it knows
-that its router has ML-KEM, or so many seconds after it is on standby.
+Three routers serve, by the publisher `i2cp` in this process; of two clients, one prefers ML-KEM if its i2pd
+has it, and one knows X25519 only. A member publishes once it knows that its router has ML-KEM, or so many
+seconds after it is on standby. With 0, the rest is left out: `service_over_i2cp` shows the same.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import httpx
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys
-from garlicfarm.errors import PublisherError
-from garlicfarm.lab.i2pd import i2pd_network
+from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
+from garlicfarm.lab.service import i2cp_table
+from garlicfarm.lab.site import Client, serve_site
 from garlicfarm.plugins import make_publisher
-from garlicfarm.publisher import PublisherSite, PublishOrder
+from garlicfarm.publisher import Publisher, PublisherSite
+from tests.i2p.meta_over_i2cp import Floodfills
 from tests.i2p.script import tell
-from tests.i2p.service_options import READY_S, Site
+from tests.i2p.service_over_i2cp import (
+    lost,
+    publish,
+    standby,
+    wait_not_ready,
+    wait_published_again,
+)
 from tests.running import wait_until
+
+NETWORKS = 3
+"""Now and then two routers of i2pd do not reach each other for minutes, whatever the type of encryption."""
+SERVED_S = 180.0
+SETTLED_S = 15.0
+A, B, C = 1, 2, 3
+CLIENTS = slice(3, 5)
+FLOODFILLS = 3
+
+
+class X25519Plan(RouterPlan):
+    """Its HTTP proxy knows no other encryption."""
+
+    def command(self, data_dir: Path) -> list[str]:
+        return [*super().command(data_dir), "--httpproxy.i2cp.leaseSetEncType=4"]
+
+
+PLANS = [
+    *[RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True)] * 3,
+    *[
+        kind(is_floodfill=False, has_leaf=False, has_proxy=True, has_console=True)
+        for kind in (RouterPlan, X25519Plan)
+    ],
+    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+]
+
+
+async def encryption(publisher: Publisher) -> str:
+    return (await publisher.status()).encryption
+
+
+async def wait_ml_kem(publisher: Publisher, wait_s: float) -> None:
+    async def has_it() -> bool:
+        return "ML-KEM" in await encryption(publisher)
+
+    await standby(publisher)
+    with trio.move_on_after(wait_s):
+        await wait_until(has_it, every_s=1)
+        await standby(publisher)
+
+
+async def chosen(console: str, host: str) -> list[int]:
+    """The type of encryption with which each destination of a client's router sends to the service, by the
+    console of that router: that of i2pd 2.45 does not know it."""
+    name = host.removesuffix(".b32.i2p")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        index = (await client.get(f"{console}/?page=local_destinations")).text
+        pages = [
+            (await client.get(f"{console}/?page=local_destination&b32={each}")).text
+            for each in set(re.findall(r"page=local_destination&b32=([a-z2-7]{52})", index))
+        ]
+    row = re.compile(rf"<td>{name}</td>\s*<td>.*?</td>\s*<td>\d+</td>\s*<td>(\d+)</td>", re.DOTALL)
+    return sorted(int(each) for page in pages for each in row.findall(page))
+
+
+async def run(directory: Path, wait_s: float, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+    keys = create_keys(directory / "site.key")
+    host = b32_address(keys.destination)
+    ports = {id_: await nursery.start(serve_site, f"node {id_}") for id_ in (A, B, C)}
+    floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
+    clients = [Client(each.proxy, host) for each in network[CLIENTS]]
+
+    tables = {
+        id_: i2cp_table(directory, keys, id_, network[id_ - 1].i2cp, f"127.0.0.1:{port}")
+        for id_, port in ports.items()
+    }
+
+    def made(id_: int) -> Publisher:
+        site = PublisherSite(farm="farm", node_id=id_, directory=directory)
+        table = tables[id_] | {"encryption": "auto"}
+        return make_publisher(table.pop("plugin"), table, directory, site)
+
+    async def tell_served(what: str, by: Publisher, id_: int, since_s: float) -> None:
+        """Once all clients are served by this node, and for a while."""
+        with trio.fail_after(SERVED_S):
+            for client in clients:
+                while (await client.wait_answered()).text != f"node {id_}":
+                    pass
+        seconds = trio.current_time() - since_s
+        await trio.sleep(SETTLED_S)
+        tell(
+            what,
+            seconds=round(seconds, 1),
+            encryption=await encryption(by),
+            chosen=[await chosen(each.console, host) for each in network[CLIENTS]],
+            lost=[lost(each.fetches, since_s, trio.current_time() - 7) for each in clients],
+            texts=[each.fetches[-1].text for each in clients],
+        )
+
+    async def move(to: Publisher, due_index: int, *, by: Publisher) -> float:
+        await wait_published_again(by)  # the successor's LeaseSet has to be newer than this one, too
+        begun_s = trio.current_time()
+        await by.retire(None)
+        published = await publish(to, due_index)
+        await by.retire(published.lease_set)
+        return begun_s
+
+    async with made(B) as b, made(C) as c:
+        async with made(A) as a:
+            for each in (a, b, c):
+                await wait_ml_kem(each, wait_s)
+            await trio.sleep(SETTLED_S)
+            tell("standby", counts=await floodfills.counts())
+            begun_s = trio.current_time()
+            await publish(a, 1)
+            for client in clients:
+                nursery.start_soon(client.run)
+            await tell_served("elected", a, A, begun_s)
+            if not wait_s:
+                return
+
+            begun_s = await move(b, 2, by=a)
+            await tell_served("moved", b, B, begun_s)
+
+        async with made(A) as a:
+            await standby(a)
+            begun_s = trio.current_time()
+            network.kill(B)
+            await wait_not_ready(b)
+            await publish(a, 3)  # which may not know yet that its router has ML-KEM
+            await tell_served("survived", a, A, begun_s)
+
+            begun_s = await move(c, 4, by=a)
+            await tell_served("moved again", c, C, begun_s)
 
 
 async def main(directory: Path, wait_s: float) -> None:
-    create_keys(directory / "site.key")
-    plans = [
-        RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
-        *[RouterPlan(has_leaf=False)] * 2,
-    ]
-    site = Site("site")
-    async with (
-        trio.open_nursery() as nursery,
-        i2pd_network(directory / "routers", plans, ssu2=False) as routers,
-    ):
-        await nursery.start(site.run)
-        table = {
-            "mode": "service",
-            "address": routers[0].i2cp,
-            "keys": "site.key",
-            "hops": 0,
-            "target": f"127.0.0.1:{site.port}",
-            "encryption": "auto",
-        }
-        where = PublisherSite(farm="farm", node_id=1, directory=directory / "publisher")
-        async with make_publisher("i2cp", table, directory, where) as publisher:
-            while True:
-                with suppress(PublisherError), trio.move_on_after(READY_S):
-                    await publisher.standby()
-                    break
-                await trio.sleep(1)
-
-            async def has_ml_kem() -> bool:
-                return "ML-KEM" in (await publisher.status()).encryption
-
-            with trio.move_on_after(wait_s):
-                await wait_until(has_ml_kem, every_s=1)
-            while True:
-                now_ms = time.time_ns() // 1_000_000
-                order = PublishOrder(due_index=1, published_ms=now_ms, expires_ms=now_ms + 3_600_000)
-                with suppress(PublisherError), trio.move_on_after(READY_S):
-                    await publisher.publish(order)
-                    break
-                await trio.sleep(1)
-            tell("encryption", text=(await publisher.status()).encryption)
-        nursery.cancel_scope.cancel()
+    for number in range(1, NETWORKS + 1):
+        place = directory / str(number)
+        place.mkdir()
+        routers = i2pd_network(place / "routers", PLANS, ssu2=False)
+        try:
+            async with routers as network, trio.open_nursery() as nursery:
+                await run(place, wait_s, network, nursery)
+                nursery.cancel_scope.cancel()
+            return
+        except* trio.TooSlowError:
+            tell("unreached", network=number)
+    sys.exit("in no network was each client served")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,10 @@ def lost(fetches: list[Fetch], since_s: float, until_s: float) -> int:
     return sum(each.text is None for each in fetches if since_s <= each.began_s < until_s)
 
 
-async def run(directory: Path, hops: int, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> None:
+    directory, hops = told.directory, told.hops
+    # Clients at i2pd, which are handed over, are reset long before they give up by themselves.
+    reset_s = DRAINED_S / 2 if told.servers is RouterPlan else DRAINED_S
     keys = create_keys(directory / "site.key")
     floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
     made = {}
@@ -184,7 +187,7 @@ async def run(directory: Path, hops: int, network: I2pdNetwork, nursery: trio.Nu
         first = await client.wait_answered(but="node 1")
         left_s = until_ms / 1000 - time.time()
         tell("moved", seconds=first.ended_s - begun_s, left_s=left_s, problems=problems, text=first.text)
-        with trio.move_on_after(DRAINED_S / 2) as waiting:
+        with trio.move_on_after(reset_s) as waiting:
             await has_ended.wait()
         tell("drained", has_ended=not waiting.cancelled_caught)
         await trio.sleep(STANDBY_S)
@@ -214,7 +217,7 @@ async def main(told: Options) -> None:
     routers = i2pd_network(told.directory / "routers", plans(told), hops=told.hops)
     with trio.fail_after(DEADLINE_S):
         async with routers as network, trio.open_nursery() as nursery:
-            await run(told.directory, told.hops, network, nursery)
+            await run(told, network, nursery)
             nursery.cancel_scope.cancel()
 
 

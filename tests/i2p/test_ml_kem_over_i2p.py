@@ -6,11 +6,14 @@ import re
 import subprocess
 from pathlib import Path
 
+from garlicfarm.i2p.lease_set import ML_KEM_768, X25519
 from garlicfarm.lab.i2pd_files import i2pd_program
 from garlicfarm_plugin_i2cp.ml_kem import PROBE_S
 from tests.i2p.script import over_i2p, run_script
 
-pytestmark = over_i2p(400)
+TIMEOUT_S = 1300
+
+pytestmark = over_i2p(TIMEOUT_S + 30)
 
 
 def versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -22,11 +25,22 @@ def versions() -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (major, minor), tuple(openssl)
 
 
-def test_service_offers_ml_kem_where_its_router_has_it(tmp_path: Path) -> None:
+def ml_kem_was_used_where_it_is_there(directory: Path) -> None:
     i2pd, openssl = versions()
     is_tried, has_it = i2pd >= (2, 58), i2pd >= (2, 58) and openssl >= (3, 5)
-    wait_s = 300 if has_it else PROBE_S + 30 if is_tried else 0
-    found = run_script("ml_kem_over_i2p", tmp_path, str(wait_s), timeout_s=380)
-    told = {each.pop("what"): each for each in found}
-    text = "ML-KEM-768 with X25519, or X25519" if has_it else "X25519"
-    assert told == {"encryption": {"text": text}}
+    wait_s = 200 if has_it else PROBE_S + 30 if is_tried else 0
+    found = run_script("ml_kem_over_i2p", directory, str(wait_s), timeout_s=TIMEOUT_S)
+    told = {each["what"]: each for each in found}
+    assert told["standby"]["counts"] == [0, 0, 0]
+    assert told["elected"]["encryption"] == ("ML-KEM-768 with X25519, or X25519" if has_it else "X25519")
+    if not is_tried:
+        return
+    for what in ("moved", "moved again"):
+        assert told[what]["encryption"] == told["elected"]["encryption"]
+        assert max(told[what]["lost"]) <= 1
+    for what in ("elected", "moved"):
+        assert told[what]["chosen"] == [[ML_KEM_768 if has_it else X25519], [X25519]]
+
+
+def test_service_offers_ml_kem_where_its_router_has_it(tmp_path: Path) -> None:
+    ml_kem_was_used_where_it_is_there(tmp_path)

@@ -10,7 +10,9 @@ from tests.i2p import verdicts
 from tests.i2p.script import run_script
 
 TIMEOUT_S = 3600
-MOVE_LOSES_AT_MOST = 3
+MOVE_LOSES_AT_MOST = {"i2pd": 3, "java": 75}
+"""Requests of a client that sends one each second. A router of Java I2P sends its client's LeaseSet along
+again once a message has had no acknowledgement for up to 60 s: until then the successor cannot answer."""
 
 pytestmark = [
     pytest.mark.javai2p,
@@ -41,7 +43,7 @@ def test_service_is_published_moved_and_survives_the_death_of_its_router(
     tmp_path: Path, clients: str, hops: str
 ) -> None:
     told = run("service_over_i2cp", tmp_path, "--clients", clients, "--hops", hops)
-    verdicts.service_was_served(told, lost_at_most=MOVE_LOSES_AT_MOST)
+    verdicts.service_was_served(told, lost_at_most=MOVE_LOSES_AT_MOST[clients])
 
 
 @HOPS
@@ -54,7 +56,7 @@ def test_much_is_carried_both_ways_unchanged(tmp_path: Path, clients: str, hops:
 @CLIENTS
 def test_new_bundles_are_used_without_a_restart(tmp_path: Path, clients: str) -> None:
     told = run("keys_over_i2cp", tmp_path, "--clients", clients)
-    verdicts.bundles_were_replaced(told, lost_at_most=MOVE_LOSES_AT_MOST)
+    verdicts.bundles_were_replaced(told, lost_at_most=MOVE_LOSES_AT_MOST[clients])
 
 
 @CLIENTS
