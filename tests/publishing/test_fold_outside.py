@@ -274,7 +274,7 @@ def test_trouble_is_told_where_nobody_can_take_over() -> None:
     say(log, 2)
     assert log.farm.troubles(T0) == []
     say(log, 3)
-    assert log.farm.troubles(T0) == [
+    assert [one.text for one in log.farm.troubles(T0)] == [
         "most other members do not reach what member 1 publishes, and no other member can take over; "
         "`garlicfarm farm show` says why"
     ]
