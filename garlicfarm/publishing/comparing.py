@@ -22,11 +22,14 @@ _Value = TypeVar("_Value")
 
 
 def configure(state: FarmState) -> None:
-    """The members and the level of ``state`` are those of a Configuration now."""
+    """The members and the level of ``state`` are those of a Configuration now. Where half of its members are
+    contradicted, no majority of them says so any more."""
     compared, members = state.compared, state.members
     if compared:
         compared.claims = {id_: one for id_, one in compared.claims.items() if id_ in members}
         compared.contradicted = {id_: one for id_, one in compared.contradicted.items() if id_ in members}
+        if 2 * len(compared.contradicted) >= len(members):
+            compared.contradicted = {}
         compared.disagreeing = ()
     elif level_of(state.algorithm) >= COMPARING:
         state.compared = ComparedState()

@@ -77,7 +77,8 @@ order. When a Configuration removes a member, its records are deleted at once, o
    with equal claims are a majority if they have more votes than half of the current members; a member and the
    one whose snapshot it restored have one vote between them. A member that claims another chain than a
    majority is *contradicted* by its chain, one that claims another state by its state, until more than half
-   of the current members, linked or not, claim both as it does. It is not eligible. Once all recent members
+   of the current members, linked or not, claim both as it does, or a Configuration after which at least half
+   of the current members are contradicted, which ends it for all. It is not eligible. Once all recent members
    have claims there, they *disagree* if these differ and none of them is a majority's. After every 4 statuses
    for each current member, the index of the last one is the agreed index.
 """
