@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
+from garlicfarm.levels import COMPARING, level_of
 from garlicfarm.publishing.documents import DigestReport
-from garlicfarm.publishing.fold_state import ComparedState, Contradiction
+from garlicfarm.publishing.fold_state import ComparedState, Contradiction, FarmState
 
 STATUSES_EACH = 4
 """After so many statuses for each member, another index is agreed: each member has told its digests at the
@@ -20,7 +21,37 @@ one before."""
 _Value = TypeVar("_Value")
 
 
-def compare(compared: ComparedState, members: Collection[int], recent: Collection[int]) -> set[int]:
+def configure(state: FarmState) -> None:
+    """The members and the level of ``state`` are those of a Configuration now. Where half of its members are
+    contradicted, no majority of them says so any more."""
+    compared, members = state.compared, state.members
+    if compared:
+        compared.claims = {id_: one for id_, one in compared.claims.items() if id_ in members}
+        compared.contradicted = {id_: one for id_, one in compared.contradicted.items() if id_ in members}
+        if 2 * len(compared.contradicted) >= len(members):
+            compared.contradicted = {}
+        compared.disagreeing = ()
+    elif level_of(state.algorithm) >= COMPARING:
+        state.compared = ComparedState()
+
+
+def on_status(
+    state: FarmState, index: int, author: int, claim: DigestReport | None, recent: Collection[int]
+) -> set[int]:
+    """The status at ``index`` has this claim. Returns the members of which something else is known now."""
+    compared, changed = state.compared, set[int]()
+    if not compared:
+        return changed
+    if claim is not None and claim.index == compared.agreed > 0:
+        compared.claims[author] = claim
+        changed = _compare(compared, state.members, recent)
+    compared.statuses += 1
+    if compared.statuses >= STATUSES_EACH * len(state.members):
+        compared.agreed, compared.statuses = index, 0
+    return changed
+
+
+def _compare(compared: ComparedState, members: Collection[int], recent: Collection[int]) -> set[int]:
     """Compare the claims of ``members`` at the agreed index. Returns those of which something else is known
     now."""
     index = compared.agreed

@@ -77,7 +77,8 @@ order. When a Configuration removes a member, its records are deleted at once, o
    with equal claims are a majority if they have more votes than half of the current members; a member and the
    one whose snapshot it restored have one vote between them. A member that claims another chain than a
    majority is *contradicted* by its chain, one that claims another state by its state, until more than half
-   of the current members, linked or not, claim both as it does. It is not eligible. Once all recent members
+   of the current members, linked or not, claim both as it does, or a Configuration after which at least half
+   of the current members are contradicted, which ends it for all. It is not eligible. Once all recent members
    have claims there, they *disagree* if these differ and none of them is a majority's. After every 4 statuses
    for each current member, the index of the last one is the agreed index.
 """
@@ -91,9 +92,17 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.levels import COMPARING, LEASES, LOWEST, OUTSIDE, algorithm_of, unknown_algorithm
-from garlicfarm.publishing import comparing, meta_leaseset, outside, publication, ranking, scoring
-from garlicfarm.publishing.administration import FINDINGS, MAX_LEASE_MS, Admin, Lost, Settled, Timeouts
+from garlicfarm.levels import LOWEST, OUTSIDE, algorithm_of, unknown_algorithm
+from garlicfarm.publishing import (
+    comparing,
+    heartbeat_leases,
+    meta_leaseset,
+    outside,
+    publication,
+    ranking,
+    scoring,
+)
+from garlicfarm.publishing.administration import FINDINGS, Admin, Lost, Settled, Timeouts
 from garlicfarm.publishing.admission import check_entry, check_posted, check_state
 from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.entries import (
@@ -111,17 +120,14 @@ from garlicfarm.publishing.fold_state import (
     MAX_UNREACHED,
     SCHEMA,
     Because,
-    ComparedState,
     FarmState,
     Header,
-    LeaseState,
     MemberRecord,
     OutsideState,
     ScoredStatus,
     encode_state,
     is_consistent,
 )
-from garlicfarm.publishing.lease import lease_ms
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.troubles import Troubles
@@ -259,9 +265,9 @@ class PublisherFold(FarmQueries):
         kept = {*state.members, *state.holders}
         state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
         state.policy.retain(state.members)
-        self._configure_leases(index)
+        heartbeat_leases.configure(state, index)
         self._configure_outside(index)
-        self._configure_compared()
+        comparing.configure(state)
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
         self._sensing &= kept
         self._silences.retain(state.members, kept)
@@ -313,8 +319,7 @@ class PublisherFold(FarmQueries):
     def _fold(self, index: int, parsed: Entry) -> None:
         check_state(self, parsed)
         if isinstance(parsed, Status):
-            leases = self._state.leases
-            if leases and parsed.boot < leases.boots.get(parsed.document.id, 0):
+            if heartbeat_leases.is_former(self._state, parsed.document.id, parsed.boot):
                 raise EntryRefused("config.node.boot", "former process")
             record = self._accept(parsed.document.id, parsed.document.sequence)
             self._fold_status(index, record, parsed)
@@ -342,16 +347,17 @@ class PublisherFold(FarmQueries):
             del notes[min(notes, key=lambda name: (notes[name], name))]
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
-        policy = self._state.policy
+        state, policy = self._state, self._state.policy
         # Before the first Configuration there are only the orders that the farm was founded with.
-        if self._state.members:
+        if state.members:
             self._accept(entry.id, entry.sequence)
         if entry.admin.action in FINDINGS:
             self._fold_finding(index, entry.admin)
             return
         policy.apply(index, entry, self.farm_time_ms)
         if entry.admin.action == "lease":
-            self._change_lease(index, ordered_ms=msgspec.convert(entry.admin.args["ms"], int))
+            ordered_ms = msgspec.convert(entry.admin.args["ms"], int)
+            heartbeat_leases.change(state, index, ordered_ms=ordered_ms)
         policy.pin(self._pinned)
         for member, scored in self._statuses.items():
             rescored = self._rescored(scored)
@@ -387,14 +393,15 @@ class PublisherFold(FarmQueries):
         if state.leases and node.applied is not None and node.applied >= state.leases.lost.get(author, index):
             state.leases.lost.pop(author, None)
         self._find_candidate(author)
-        self._compare(index, author, status)
+        for member in comparing.on_status(state, index, author, status.digests, self._candidates.recent):
+            self._find_candidate(member)
         self._count_figures()
         record.cost = meta_leaseset.cost(self._statuses[author].score, record.cost)
 
         if node.role == "leader":
             self._events.on_leader(node.term or 0, author)
         counted = record.interval_ms in intervals
-        gone = self._fold_boot(author, status.boot)
+        gone = author if heartbeat_leases.is_next(state, author, status.boot) else 0
         self._evaluate(index, author, counted=counted, applied=node.applied, gone=gone)
 
         self._troubles.on_status(author, scored, self)
@@ -428,43 +435,13 @@ class PublisherFold(FarmQueries):
 
     # Leases on heartbeats (point 8)
 
-    def _configure_leases(self, index: int) -> None:
-        state, leases = self._state, self._state.leases
-        if leases:
-            leases.boots = {id_: boot for id_, boot in leases.boots.items() if id_ in state.members}
-            leases.lost = {id_: lost for id_, lost in leases.lost.items() if id_ in state.members}
-        elif self.level >= LEASES:
-            held = [lease_ms(one.interval_ms, one.R) for one in state.records.values() if one.index]
-            lasts_ms = lease_ms(self.interval_ms, self.R)
-            ordered_ms = min(lasts_ms, MAX_LEASE_MS)
-            state.leases = LeaseState(lasts_ms=ordered_ms, ordered_ms=ordered_ms)
-            if state.holders:
-                state.leases.before_ms, state.leases.changed = max([lasts_ms, *held]), index
-        has_statuses = any(record.index for record in state.records.values())
-        if state.leases and not has_statuses and "lease" not in state.policy.orders:
-            # Founders know the level before the orders that the farm begins with, those who join after them.
-            state.leases.ordered_ms = min(lease_ms(self.interval_ms, self.R), MAX_LEASE_MS)
-            state.leases.lasts_ms = min(state.leases.ordered_ms, state.leases.bound_ms)
-
-    def _change_lease(self, index: int, *, ordered_ms: int = 0, bound_ms: int = 0) -> None:
-        """Where nobody holds the role, no lease of the former length can run. 0: as before."""
-        leases = self._state.leases
-        if not leases:
-            return
-        leases.ordered_ms = ordered_ms or leases.ordered_ms
-        leases.bound_ms = bound_ms or leases.bound_ms
-        lasts_ms = min(leases.ordered_ms, leases.bound_ms)
-        if leases.lasts_ms != lasts_ms:
-            before_ms = max(leases.before_ms, leases.lasts_ms) if self._state.holders else 0
-            leases.lasts_ms, leases.before_ms, leases.changed = lasts_ms, before_ms, index
-
     def _fold_finding(self, index: int, admin: Admin) -> None:
         state, leases = self._state, self._state.leases
         assert leases
         if admin.action == "timeouts":
             timeouts = msgspec.convert(admin.args, Timeouts)
             leases.election_ms = timeouts.election_ms
-            self._change_lease(index, bound_ms=timeouts.lease_ms)
+            heartbeat_leases.change(state, index, bound_ms=timeouts.lease_ms)
             return
         if admin.action == "settled":
             settled = msgspec.convert(admin.args, Settled)
@@ -480,16 +457,6 @@ class PublisherFold(FarmQueries):
             leases.lost[member] = index
             self._find_candidate(member)
         self._evaluate(index, gone=member)
-
-    def _fold_boot(self, author: int, boot: int) -> int:
-        """Returns the author if this is the first status of another process of it than before; else 0."""
-        leases = self._state.leases
-        if not leases:
-            return 0
-        known = leases.boots.get(author, 0)
-        if boot:
-            leases.boots[author] = boot
-        return author if boot > known > 0 else 0
 
     # What others measure (point 9)
 
@@ -524,29 +491,6 @@ class PublisherFold(FarmQueries):
         record.sanction = max(record.sanction, behind)
         self._find_candidate(publisher)
         return True
-
-    # What members hold (point 11)
-
-    def _configure_compared(self) -> None:
-        compared, members = self._state.compared, self._state.members
-        if compared:
-            compared.claims = {id_: one for id_, one in compared.claims.items() if id_ in members}
-            compared.contradicted = {id_: one for id_, one in compared.contradicted.items() if id_ in members}
-            compared.disagreeing = ()
-        elif self.level >= COMPARING:
-            self._state.compared = ComparedState()
-
-    def _compare(self, index: int, author: int, status: Status) -> None:
-        compared, members, claim = self._state.compared, self._state.members, status.digests
-        if not compared:
-            return
-        if claim is not None and claim.index == compared.agreed > 0:
-            compared.claims[author] = claim
-            for member in comparing.compare(compared, members, self.recent()):
-                self._find_candidate(member)
-        compared.statuses += 1
-        if compared.statuses >= comparing.STATUSES_EACH * len(members):
-            compared.agreed, compared.statuses = index, 0
 
     def _evaluate(
         self,

@@ -416,6 +416,8 @@ class NaiveFold:
             self.agreed = []
         self.claimed = {one: claim for one, claim in self.claimed.items() if one in members}
         self.contradicted = {one: found for one, found in self.contradicted.items() if one in members}
+        if sum(one in self.contradicted for one in members) >= len(members) / 2:
+            self.contradicted.clear()
         self.disagreeing = []
         self._decide(index, None)
 

@@ -177,6 +177,19 @@ def test_removed_member_leaves_no_claim_behind() -> None:
     assert ({*compared.claims}, compared.contradicted) == ({1, 2}, {})
 
 
+def test_where_half_of_the_members_are_contradicted_no_majority_says_so_any_more() -> None:
+    log = agreed(1, 2, 3, 4, 5)
+    for member, state in ((1, WRONG), (2, OTHER), (3, RIGHT), (4, RIGHT), (5, RIGHT)):
+        claim(log, member, state)
+    assert found(log) == {1: "state", 2: "state"}
+    log.configure(1, 2, 3, 4, 5)
+    assert found(log) == {1: "state", 2: "state"}
+    log.configure(1, 3, 4)
+    assert found(log) == {1: "state"}
+    log.configure(1, 3)
+    assert found(log) == {}
+
+
 def test_contradiction_is_told_to_operators_and_among_the_events() -> None:
     log = agreed(1, 2, 3)
     log.restores = False

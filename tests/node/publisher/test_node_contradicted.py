@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from garlicfarm.cli import run
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher import PublisherApplication
 from garlicfarm.publishing.fold import PublisherFold
+from garlicfarm.storage import LogStore
 from garlicfarm.testing import cluster as memory_cluster
 from tests.node.support.cluster import STEADY, Cluster, cluster, simulated_member
 
@@ -79,6 +82,32 @@ async def test_leader_with_a_wrong_state_hands_over_and_is_repaired_by_a_snapsho
         assert again is not None
         assert again.origin in others
         await until_contradicted(nodes, {}, (1, 2, 3))
+
+
+async def test_survivor_that_was_contradicted_leads_the_recovered_farm(tmp_path: Path) -> None:
+    members = {node_id: simulated_member(node_id, publishers=()) for node_id in (1, 2, 3)}
+    plan: dict[str, Any] = {"application": "publisher", "interval_ms": 1000}
+    async with cluster(tmp_path, 3, raft=STEADY, members=members, **plan) as nodes:
+        wrong = 1 + await nodes.leader() % 3
+        fold_of(nodes, wrong).state.skipped["a flipped bit"] = 1
+        await until_contradicted(nodes, {wrong: "state"}, (wrong,))
+        await nodes.stop()
+        config = str(nodes.directories[wrong] / "garlicfarm.toml")
+        command = ["recover", "--config", config, "--yes-i-understand"]
+        assert await trio.to_thread.run_sync(run, command) == 0
+        with closing(LogStore.open(nodes.data(wrong) / "farms" / "farm", farm="farm")) as store:
+            assert store.restored is not None
+            begins = store.restored.index
+            fold = PublisherFold("farm")
+            fold.restore(store.restored.state)
+        assert fold.contradicted(wrong) is None
+        await nodes.start(wrong)
+        assert await nodes.leader() == wrong
+        farm = nodes.replica(wrong)
+        with trio.fail_after(120):
+            while (own := farm.application.claimed(wrong)) is None or own.index <= begins:
+                await farm.wait_applied(farm.applied_index)
+        await until_contradicted(nodes, {}, (wrong,))
 
 
 async def test_member_of_a_farm_that_does_not_compare_is_not_repaired() -> None:
