@@ -120,7 +120,7 @@ sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, i
 	.venv/bin/python -m garlicfarm.testing.simulator --seeds $(SEEDS)
 	.venv/bin/python -m garlicfarm.testing.simulator --publisher --seeds $$(( ($(SEEDS) + 9) / 10 ))
 	.venv/bin/python -m garlicfarm.testing.simulator --outside --seeds $$(( ($(SEEDS) + 19) / 20 ))
-	.venv/bin/python -m garlicfarm.testing.simulator --comparing --seeds $$(( ($(SEEDS) + 19) / 20 ))
+	.venv/bin/python -m garlicfarm.testing.simulator --comparing --seeds $$(( ($(SEEDS) + 49) / 50 ))
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS) --round-trips changing
 
