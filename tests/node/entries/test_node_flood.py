@@ -238,7 +238,7 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
         bytes(16), "log", 2, meta.index, meta.term, GENESIS, (), meta.application_entries, ahead.snapshot()
     )
     membership: Any = SimpleNamespace(on_restored=lambda configuration, all_members: None)
-    store: Any = SimpleNamespace(read_state=lambda meta: snapshot)
+    store: Any = SimpleNamespace(read_state=lambda meta: snapshot, origin=lambda: 1)
     applier = Applier(core, membership, behind, store, EventLogger(logging.getLogger("garlicfarm")))
     applier.add(log)
     assert core.applied_index == 1
