@@ -25,7 +25,7 @@ NOT_IMPORTED = "import pytest\npytest.importorskip('no_such_module')\npytestmark
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Tests beside our conftest.py, on a machine without a single program."""
     shutil.copy(CONFTEST, pytester.path)
-    markers = "\n    ".join(("curl", "other", "spark"))
+    markers = "\n    ".join(("curl", "forky", "other", "spark"))
     pytester.makeini(f"[pytest]\naddopts = -ra --strict-markers\nmarkers =\n    {markers}\n")
     monkeypatch.setenv("PATH", str(pytester.path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -39,6 +39,7 @@ def outcome(run: pytest.Pytester, module: str, *arguments: str) -> tuple[int, st
 
 
 OTHER_SKIPS = SKIPS_ITSELF.format(marker="other")
+FORKY_SKIPS = NEEDS_CURL + SKIPS_ITSELF.format(marker="forky\n@pytest.mark.curl").partition("\n")[2]
 BOTH = NEEDS_CURL + OTHER_SKIPS.partition("\n")[2]
 
 
@@ -52,6 +53,8 @@ BOTH = NEEDS_CURL + OTHER_SKIPS.partition("\n")[2]
         (OTHER_SKIPS, True, "other", 1, "must run here (other): Skipped: no mood"),
         (NOT_IMPORTED, False, "", 0, "1 passed, 1 skipped"),
         (NOT_IMPORTED, False, "spark", 2, "must run here (spark): Skipped: could not import"),
+        (FORKY_SKIPS, True, "curl", 0, "2 passed, 1 skipped"),
+        (FORKY_SKIPS, True, "curl forky", 1, "must run here (curl, forky): Skipped: forky: there is no"),
         (RUNS, False, "curl", 1, "no test with the marker curl ran"),
     ],
 )
