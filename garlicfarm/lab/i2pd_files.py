@@ -203,9 +203,9 @@ class RouterPlan:
             (data_dir / folder).mkdir()
 
     def command(self, data_dir: Path) -> list[str]:
-        """What runs the router; asked for before each start. Without a certificate, it starts for its keys
-        only, and has no I2PControl, SAM or I2CP."""
-        options = () if (data_dir / CERTIFICATE).exists() else ("i2pcontrol", "sam", "i2cp")
+        """What runs the router; asked for before each start. The first one is for its keys only, and it has no
+        I2PControl, SAM or I2CP."""
+        options = () if (data_dir / "router.info").exists() else ("i2pcontrol", "sam", "i2cp")
         return [
             i2pd_program(),
             f"--datadir={data_dir}",
