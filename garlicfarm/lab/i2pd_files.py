@@ -203,7 +203,7 @@ class RouterPlan:
             (data_dir / folder).mkdir()
 
     def command(self, data_dir: Path) -> list[str]:
-        """What runs the router; asked for before each start. The first one is for its keys only, and it has no
+        """What runs the router; asked for before each start. The first one is for its keys only, and has no
         I2PControl, SAM or I2CP."""
         options = () if (data_dir / "router.info").exists() else ("i2pcontrol", "sam", "i2cp")
         return [
