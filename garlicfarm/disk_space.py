@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 NEARLY_FULL, FULL = 0.8, 0.9
 RESERVE_BYTES = 64 << 20
-TODO = "make room, or lower keep_entries and keep_bytes in [farm.retention]"
+REMEDY = "make room, or lower keep_entries and keep_bytes in [farm.retention]"
 
 
 class DiskSpace(NamedTuple):

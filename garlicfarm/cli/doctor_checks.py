@@ -20,7 +20,7 @@ from garlicfarm.admin.health import judge, level_word, program_word
 from garlicfarm.client.admin import client_of
 from garlicfarm.client.local_node import local_node
 from garlicfarm.config import Config, FarmSection
-from garlicfarm.disk_space import TODO, disk_space
+from garlicfarm.disk_space import REMEDY, disk_space
 from garlicfarm.durable_files import owner_of
 from garlicfarm.errors import ConfigError, GarlicFarmError, NotSupported, PluginError, StorageError
 from garlicfarm.plugins import CONTRACTS, load_plugin, make_router, make_transport, options_of
@@ -99,7 +99,7 @@ def check_space(config: Config) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("space", "problem", f"{config.node.data_dir}: {error.strerror}")
         return
-    yield Finding("space", space.state, str(space), "" if space.state == "ok" else TODO)
+    yield Finding("space", space.state, str(space), "" if space.state == "ok" else REMEDY)
     held = 0
     for path in (config.node.data_dir / "farms").rglob("*.seg"):
         with suppress(OSError):  # a node that runs deletes them
@@ -109,7 +109,7 @@ def check_space(config: Config) -> Iterator[Finding]:
         told = (
             f"the logs may grow to {most / 1e9:.1f} GB (keep_bytes), and there is room for {room / 1e9:.1f}"
         )
-        yield Finding("space", "note", told, TODO)
+        yield Finding("space", "note", told, REMEDY)
 
 
 def check_disk(config: Config) -> Iterator[Finding]:

@@ -87,7 +87,7 @@ class Backups:
         replica.log.info("backup", index=snapshot.index, file=path.name)
 
     def _newest_ms(self) -> int | None:
-        """That of the newest one; a later date than now comes from a clock that was corrected."""
+        """When the newest one was made. One dated later than now was made before a clock was corrected."""
         found, now_ms = list_backups(self._directory, self._replica.farm, self._replica.node_id), _now_ms()
         return next((each.date_ms for each in found if each.is_whole and each.date_ms <= now_ms), None)
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.disk_space import TODO, DiskSpace, disk_space
+from garlicfarm.disk_space import REMEDY, DiskSpace, disk_space
 from garlicfarm.logs import EventLogger
 from garlicfarm.trouble import Trouble
 
@@ -44,7 +44,7 @@ class SpaceWatch:
         if (seen := self.seen) is None or (seen.state != "problem" and self.has_room):
             return None
         refuses = "" if self.has_room else ", so that this node, while it leads, refuses posts"
-        return Trouble("disk", f"space {node_id}", f"node {node_id}: {seen}{refuses}: {TODO}", own=True)
+        return Trouble("disk", f"space {node_id}", f"node {node_id}: {seen}{refuses}: {REMEDY}", own=True)
 
     async def run(self, path: Path, log: EventLogger, on_room: Callable[[DiskSpace], None]) -> NoReturn:
         """Look at the file system of ``path`` until cancelled; call ``on_room`` after each look. While it
