@@ -6,6 +6,8 @@ packets.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 INITIAL_TIMEOUT_S = 9.0
 MIN_TIMEOUT_S = 0.1
 MAX_TIMEOUT_S = 45.0
@@ -73,22 +75,48 @@ class CongestionWindow:
         self._size = float(MIN_WINDOW)
 
 
+class Sender(Protocol):
+    def begin_turn(self, packets: int) -> None:
+        """It may send so many packets more, and says by `PeerWindow.hold` once it holds fewer."""
+
+
 class PeerWindow:
     """Shares the packets that one peer may have to expect among the streams that send to it.
 
     All of a peer's streams use one ratchet session of the routers. i2pd drops what it cannot pass on, and its
     receiving side knows a few hundred of the next session tags: once it has missed as many packets in a row,
-    it can decrypt nothing more, and every stream hangs for minutes. ``sending``: streams with packets in
-    flight.
+    it can decrypt nothing more, and every stream hangs for minutes.
+
+    A stream sends `AT_ONCE` packets, and waits for a turn of `TURN` for more, behind all that wait already.
+    The peer answers many packets in a row with one ACK. If each of 50 streams had two in flight, there would
+    be an ACK for every second packet, and both routers would compute half as much again.
     """
 
     LIMIT = 128
-    MIN_SHARE = 2
+    TURN = 16
+    AT_ONCE = 2
 
     def __init__(self) -> None:
-        self.sending = 0
+        self._room = self.LIMIT
+        self._waiting: dict[Sender, None] = {}
 
-    @property
-    def share(self) -> int:
-        """How many packets each stream may have in flight."""
-        return max(self.MIN_SHARE, self.LIMIT // max(1, self.sending))
+    def ask(self, sender: Sender) -> None:
+        """It waits for a turn, which may begin at once."""
+        self._waiting[sender] = None
+        self._begin_turns()
+
+    def leave(self, sender: Sender) -> None:
+        """It waits no longer."""
+        self._waiting.pop(sender, None)
+
+    def hold(self, packets: int) -> None:
+        """A stream holds so many packets more, or fewer: in flight, or of its turn."""
+        self._room -= packets
+        self._begin_turns()
+
+    def _begin_turns(self) -> None:
+        while self._waiting and self._room >= self.TURN:
+            sender = next(iter(self._waiting))
+            del self._waiting[sender]
+            self._room -= self.TURN
+            sender.begin_turn(self.TURN)

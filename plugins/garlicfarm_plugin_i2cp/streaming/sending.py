@@ -11,7 +11,7 @@ Parameters"; RFC 6298, RFC 6675.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from garlicfarm_plugin_i2cp.streaming.byte_queue import ByteQueue
@@ -46,9 +46,18 @@ class Sent:
 
 
 class SendHalf:
-    """Begins with SYN. ``max_data``: the bytes of data in a packet. ``peer``: shared by all its streams."""
+    """Begins with SYN. ``max_data``: the bytes of data in a packet. ``peer``: shared by all its streams.
+    ``on_turn``: there may be a `next_packet` again."""
 
-    def __init__(self, max_data: int, window: int, limit: int, pool: BufferPool, peer: PeerWindow) -> None:
+    def __init__(
+        self,
+        max_data: int,
+        window: int,
+        limit: int,
+        pool: BufferPool,
+        peer: PeerWindow,
+        on_turn: Callable[[], None],
+    ) -> None:
         self.next_sequence = 0
         self.acknowledged = 0
         """Packets, SYN too."""
@@ -60,6 +69,13 @@ class SendHalf:
         self._limit = limit
         self._pool = pool
         self._peer = peer
+        self._on_turn = on_turn
+        self._at_once = PeerWindow.AT_ONCE
+        """So many packets need no turn."""
+        self._turn = 0
+        """So many are left of it."""
+        self._held = 0
+        """As the peer's window knows: `_turn`, and what is in flight and not lost."""
         self._buffer = ByteQueue()
         self._in_flight: dict[int, Sent] = {}
         self._in_flight_bytes = 0
@@ -94,14 +110,21 @@ class SendHalf:
 
     def clear(self) -> None:
         """Forget all bytes, and send nothing more."""
-        self._peer.sending -= bool(self._in_flight)
         self._pool.used -= len(self._buffer) + self._in_flight_bytes
         self._buffer.clear()
         self._in_flight.clear()
         self._suspects.clear()
         self._lost.clear()
-        self._in_flight_bytes = self._lost_count = 0
+        self._in_flight_bytes = self._lost_count = self._turn = 0
         self._timer_s = None
+        self._peer.leave(self)
+        self._hold()
+
+    def begin_turn(self, packets: int) -> None:
+        """So many packets of the peer's window are this stream's."""
+        self._turn += packets
+        self._held += packets
+        self._on_turn()
 
     # what the peer says
 
@@ -121,6 +144,7 @@ class SendHalf:
         for sequence in nacks:
             if (reported := self._in_flight.get(sequence)) is not None:
                 self._on_nack(reported, now_s)
+        self._hold()
         return True
 
     def _on_acknowledged(self, done: list[Sent], now_s: float) -> None:
@@ -134,7 +158,6 @@ class SendHalf:
             if sent.is_lost:
                 sent.is_lost = False
                 self._lost_count -= 1
-        self._peer.sending -= not self._in_flight
         once = next((sent for sent in done if sent.times == 1), None)
         if once is not None:  # of others it is unknown which one arrived (Karn)
             self.round_trip.on_sample(now_s - once.sent_s)
@@ -168,6 +191,7 @@ class SendHalf:
         sent = self._in_flight.get(0)
         if sent is not None and now_s - sent.sent_s >= MIN_REPEAT_S:
             self._mark_lost(sent)
+            self._hold()
 
     # what is sent
 
@@ -175,48 +199,61 @@ class SendHalf:
         """The next packet that may be sent now."""
         if self._suspects:
             self._find_lost(now_s)
-        outstanding = len(self._in_flight) - self._lost_count
-        if outstanding >= min(self._window.size, self._peer.share):
-            return None
-        sent = self._next_lost() or self._next_new(now_s)
+        sent = self._take_next(now_s)
         if sent is None:
-            return None
-        sent.sent_s = now_s
-        sent.times += 1
-        sent.nacks = 0
-        if self._timer_s is None:
-            self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+            self._turn = 0  # others wait
+        else:
+            sent.sent_s = now_s
+            sent.times += 1
+            sent.nacks = 0
+            if self._timer_s is None:
+                self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+        self._hold()
         return sent
 
-    def _next_lost(self) -> Sent | None:
-        while self._lost:
-            sent = self._lost.popleft()
-            if sent.is_lost:
-                sent.is_lost = False
-                self._lost_count -= 1
-                return sent
-        return None
+    def _take_next(self, now_s: float) -> Sent | None:
+        if len(self._in_flight) - self._lost_count >= self._window.size:
+            return None
+        if not self._lost_count and not self._has_new(now_s):
+            if not self._in_flight:
+                self._at_once = PeerWindow.AT_ONCE
+            return None
+        if self._at_once:
+            self._at_once -= 1
+        else:
+            if not self._turn:
+                self._peer.ask(self)
+            if not self._turn:
+                return None
+            self._turn -= 1
+        return self._next_lost() if self._lost_count else self._next_new()
 
-    def _next_new(self, now_s: float) -> Sent | None:
+    def _next_lost(self) -> Sent:
+        while not (sent := self._lost.popleft()).is_lost:
+            pass  # it was acknowledged since
+        sent.is_lost = False
+        self._lost_count -= 1
+        return sent
+
+    def _has_new(self, now_s: float) -> bool:
         if self._close_sent or (self.is_choked and not self._probe and self.next_sequence):
             if self._buffer and not self._in_flight and self._timer_s is None:
                 self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
-            return None
+            return False
         if self._in_flight and self.next_sequence - next(iter(self._in_flight)) >= _MAX_SPAN:
-            return None
-        sent: Sent
+            return False
+        return bool(self.next_sequence == 0 or self._buffer or self.is_closing)
+
+    def _next_new(self) -> Sent:
         if self.next_sequence == 0:
             sent = Sent(0, SYNCHRONIZE, b"")
         elif self._buffer:
             sent = Sent(self.next_sequence, 0, self._buffer.take(self._max_data))
-        elif self.is_closing:
+        else:
             self._close_sent = True
             sent = Sent(self.next_sequence, CLOSE, b"")
-        else:
-            return None
         self._probe = False
         self.next_sequence += 1
-        self._peer.sending += not self._in_flight
         self._in_flight[sent.sequence] = sent
         self._in_flight_bytes += len(sent.data)
         return sent
@@ -226,6 +263,12 @@ class SendHalf:
             sent.is_lost = True
             self._lost_count += 1
             self._lost.append(sent)
+
+    def _hold(self) -> None:
+        held = len(self._in_flight) - self._lost_count + self._turn
+        more, self._held = held - self._held, held
+        if more:
+            self._peer.hold(more)
 
     # time
 
@@ -255,6 +298,7 @@ class SendHalf:
         else:
             self._probe = True
         self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+        self._hold()
         return True
 
     @property

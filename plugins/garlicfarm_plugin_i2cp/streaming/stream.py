@@ -117,7 +117,12 @@ class Stream:
         self._on_event = shared.on_event
         self._max_data = max(MIN_MAX_DATA_BYTES, min(syn.max_data or DEFAULT_MAX_DATA_BYTES, MAX_DATA_BYTES))
         self._send = SendHalf(
-            self._max_data, limits.window, limits.send_buffer_bytes, shared.pool, peer_window
+            self._max_data,
+            limits.window,
+            limits.send_buffer_bytes,
+            shared.pool,
+            peer_window,
+            lambda: self._on_change(self),
         )
         self._receive = ReceiveHalf(limits.receive_buffer_bytes, shared.pool)
         self.heard_s = self.active_s = now_s

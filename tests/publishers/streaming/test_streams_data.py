@@ -128,24 +128,28 @@ def test_window_counts_no_packet_that_was_lost_and_came_after_all(play: Play, st
     assert len(play.take()) == 5
 
 
-def test_streams_of_one_peer_together_send_no_more_than_its_router_can_decrypt_after_a_loss() -> None:
-    """i2pd's ratchet knows 160 tags ahead. What has all acknowledged leaves its share to the others."""
+def test_streams_of_one_peer_take_turns_and_send_no_more_than_its_router_can_decrypt_after_a_loss() -> None:
+    """i2pd's ratchet knows 160 tags ahead. What is acknowledged leaves its room to those that wait."""
     play = Play(Limits(send_buffer_bytes=1 << 20))
     streams = [play.open(id_=id_) for id_ in range(1, 33)]
     in_flight = Counter[int]()
 
     def count(packets: Sequence[Packet]) -> None:
         in_flight.update(packet.to_stream for packet in packets if packet.sequence)
+        assert in_flight.total() <= 128 + 2 * 32  # two each at once
 
     for stream in streams:
         stream.write(bytes(1 << 20))
     count(play.take())
-    assert in_flight.total() <= 6 + 31 * 6
+    assert set(in_flight) == {stream.peer_id for stream in streams}
     for _ in range(40):
         for stream in streams:
+            stream.write(bytes(1 << 20))
             in_flight[stream.peer_id] = 0
             count(play.give(to(stream, 0, stream.next_sequence - 1)))
-    assert set(in_flight.values()) == {4}
+    assert 128 - 16 < in_flight.total() <= 128
+    assert {16} <= {*in_flight.values()} <= {0, 16, 32}
+    assert min(stream.next_sequence for stream in streams) > 150
     for stream in streams[1:]:
         stream.reset()
     for _ in range(40):
@@ -153,6 +157,34 @@ def test_streams_of_one_peer_together_send_no_more_than_its_router_can_decrypt_a
         streams[0].write(bytes(1 << 20))
         count(play.give(to(streams[0], 0, streams[0].next_sequence - 1)))
     assert in_flight == {streams[0].peer_id: 128}
+
+
+def test_stream_that_begins_does_not_wait_for_those_that_send_much() -> None:
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    many = [play.open(id_=id_) for id_ in range(1, 33)]
+    for stream in many:
+        stream.write(bytes(1 << 20))
+    assert len(play.take()) > 128
+    late = play.open(id_=33)
+    late.write(bytes(1000))
+    late.close()
+    assert [packet.to_stream for packet in play.take()] == [33, 33]
+
+
+def test_turn_of_a_stream_that_ends_or_has_nothing_to_send_goes_to_the_next_one() -> None:
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    first, *others = [play.open(id_=id_) for id_ in range(1, 33)]
+    for stream in others:
+        stream.write(bytes(1 << 20))
+    waiting = play.take()[-1].to_stream
+    first.write(bytes(1812) * 3)
+    assert len(play.take()) == 2  # the third waits for a turn
+    for stream in others:
+        if stream.peer_id != waiting:
+            stream.reset()
+    left = [packet.to_stream for packet in play.take()]
+    assert left.count(1) == 1
+    assert left.count(waiting) > 2
 
 
 def test_no_packet_is_further_from_the_first_in_flight_than_nacks_reach() -> None:
