@@ -116,6 +116,9 @@ def warnings_of(checked: Config) -> Iterator[str]:
     yield from _strange_applications(checked)
     yield from _ties(checked)
     yield from _few_descriptors(checked)
+    for farm in checked.farm:
+        if farm.backup.directory is not None and not farm.backup.directory.is_dir():
+            yield f"farm {farm.name}: there are no backups while {farm.backup.directory} is no directory"
 
 
 def _strange_applications(checked: Config) -> Sequence[str]:

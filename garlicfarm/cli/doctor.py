@@ -76,11 +76,12 @@ async def _examine(config: Config) -> tuple[list[Finding], dict[str, Any]]:
     findings += await trio.to_thread.run_sync(lambda: list(checks.check_disk(config)))
     findings += [each async for each in checks.check_doors(config)]
     findings += [each async for each in checks.check_routers(config)]
-    statuses, told = await checks.ask_node(config)
+    statuses, metrics, told = await checks.ask_node(config)
     findings += told
     endpoints = checks.endpoints_of(config, statuses)
     findings += [each async for each in checks.check_members(config, endpoints)]
-    return findings, {f"status-{name}.json": status for name, status in statuses.items()}
+    parts: dict[str, Any] = {f"status-{name}.json": status for name, status in statuses.items()}
+    return findings, parts | ({"metrics.txt": metrics} if metrics else {})
 
 
 def _print(findings: list[Finding]) -> None:

@@ -240,23 +240,24 @@ async def check_routers(config: Config) -> AsyncIterator[Finding]:
             yield Finding("router", "ok", f"{farm.name}: {plugin} answers{uptime}")
 
 
-async def ask_node(config: Config) -> tuple[dict[str, dict[str, Any]], list[Finding]]:
-    """The statuses of the running node, by farm, and what they tell."""
+async def ask_node(config: Config) -> tuple[dict[str, dict[str, Any]], str, list[Finding]]:
+    """The statuses of the running node, by farm; its metrics, "" if it does not answer; what it all tells."""
     statuses: dict[str, dict[str, Any]] = {}
-    findings: list[Finding] = []
+    metrics, findings = "", list[Finding]()
     todo = "garlicfarm node start; under systemd: systemctl status garlicfarm"
     try:
         with trio.fail_after(ASK_S):
             async with client_of(local_node(config)) as client:
                 for row in await client.farms():
                     statuses[str(row["name"])] = await client.status(str(row["name"]))
+                metrics = await client.metrics()
     except (GarlicFarmError, OSError) as error:
         findings.append(Finding("node", "problem", f"it does not answer: {error}", todo))
     except trio.TooSlowError:
         findings.append(Finding("node", "problem", f"it does not answer within {ASK_S:g} s", todo))
     for name, status in statuses.items():
         findings += _of_status(name, status)
-    return statuses, findings
+    return statuses, metrics, findings
 
 
 def _of_status(farm: str, status: Mapping[str, Any]) -> Iterator[Finding]:
@@ -267,7 +268,8 @@ def _of_status(farm: str, status: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("farm", "problem", f"{farm}: {problem}")
     for row in status["members"]:
         if row["error"]:
-            yield Finding("farm", "problem", f"{farm}: member {row['id']}: {row['error']}")
+            text = f"{farm}: member {row['id']}: {row['error']}"
+            yield Finding("farm", "problem", text, "garlicfarm doctor, on its machine")
     programs = {program_word(row) for row in status["members"] if row["version"]}
     if len(programs) > 1:
         told = f"{farm}: members run {' and '.join(sorted(map(str, programs)))}"

@@ -357,6 +357,18 @@ def test_config_check_warns_of_an_application_that_node_start_does_not_run(here,
     assert capsys.readouterr().err == f"warning: {unknown}; `node start` runs no other\n"
 
 
+def test_config_check_warns_of_a_directory_of_backups_that_is_not_there(here, capsys):
+    create_node(here, 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), FarmPlan())
+    with (here / "garlicfarm.toml").open("a") as file:
+        file.write('\n[farm.backup]\ndirectory = "backups"\n')
+    assert run(["config", "check"]) == 0
+    told = f"warning: farm farm: there are no backups while {here / 'backups'} is no directory\n"
+    assert capsys.readouterr().err == told
+    (here / "backups").mkdir()
+    assert run(["config", "check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_user_add_list_remove(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("node", "init")
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))

@@ -143,7 +143,11 @@ def test_running_node_that_is_well_has_no_problem(tmp_path: Path, cli: Cli) -> N
     with running([sys.executable, "-m", "garlicfarm", "node", "start", "--config", config]) as process:
         until((tmp_path / "node/data/admin.url").exists, process)
         cli("wait", "--for", "leader", "--timeout", "4m", "--config", config)
-        rows = found(cli, tmp_path / "node", exits=0)
+        bundle = tmp_path / "report.tar.gz"
+        rows = found(cli, tmp_path / "node", "--bundle", str(bundle), exits=0)
+    with tarfile.open(bundle) as archive:
+        metrics = archive.extractfile("report/metrics.txt").read().decode()  # type: ignore[union-attr]
+    assert 'garlicfarm_raft_term{farm="farm"}' in metrics
     assert [row["text"] for row in of(rows, "farm")] == ["farm: healthy, leader 1, this node is leader"]
     assert {row["state"] for row in of(rows, "reaches members")} == {"ok"}
 
