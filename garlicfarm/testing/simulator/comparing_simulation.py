@@ -31,7 +31,8 @@ from garlicfarm.raft import RawNode, Ready, SnapshotMeta
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
-from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, Setting
+from garlicfarm.testing.simulator.publisher_setting import QUICK, Setting
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 

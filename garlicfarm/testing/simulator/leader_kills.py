@@ -27,7 +27,8 @@ from garlicfarm.testing.simulator.faults import CALM, Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import NetworkFaults
-from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation, Setting
+from garlicfarm.testing.simulator.publisher_setting import Setting
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 
 KILLS = 20
 _NODES = 3

@@ -38,7 +38,8 @@ from garlicfarm.testing.simulator.clients import MAX_MEMBERS
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
-from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, Setting
+from garlicfarm.testing.simulator.publisher_setting import QUICK, Setting
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 
 Lie = Literal["never answers", "always answers", "measures nothing", "answers nobody"]
 

@@ -45,18 +45,10 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.config.model import (
-    PRESET_INTERVALS_MS,
-    PRESET_LEASES_MS,
-    PRESET_LEAST_ELECTION_TIMEOUTS_S,
-    PRESET_RETIRE_TIMEOUTS_S,
-    PRESETS,
-)
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import LEASES
-from garlicfarm.publishing import granting
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
@@ -66,102 +58,27 @@ from garlicfarm.publishing.documents import (
 )
 from garlicfarm.publishing.entries import DATE_END_MS, encode_admin
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.lease import least_lease_ms, least_R
-from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.member_core import Figures, MemberCore
 from garlicfarm.publishing.orders import ClockReading
 from garlicfarm.publishing.own_clock import DEFAULT_LIMIT_MS
 from garlicfarm.publishing.policy import DEFAULT_R
-from garlicfarm.publishing.publisher_core import Traits
-from garlicfarm.publishing.sensing import Probe
-from garlicfarm.raft import Role
-from garlicfarm.round_trips import RoundTrips, Timeouts
 from garlicfarm.testing.simulator.clients import Administrator, Client
-from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
+from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT, Connection
-from garlicfarm.testing.simulator.simulated_plugin import PluginFaults, SimulatedPlugin, Standing
+from garlicfarm.testing.simulator.publisher_process import MemberProcess, Surroundings
+from garlicfarm.testing.simulator.publisher_setting import QUICK, Setting
+from garlicfarm.testing.simulator.simulated_plugin import PluginFaults, Standing
 from garlicfarm.wire import decode_grant, encode_grant
-from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, Response, ValueType
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 FARM = "simulated"
 EPOCH_MS = 1_800_000_000_000
 ADMIN = -1_000
 _ANY_CLOCK_MS = 1 << 62
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """How fast a farm is. ``timing``: the times of `RaftConfig`; ``slowness``: by how much faults, users and
-    the run itself are slower than those of `QUICK`. ``lease_ms``: how long a lease on heartbeats lasts at
-    most. ``retire_timeout_ms``: how long a publisher with default settings may take to stop.
-    ``least_election_ms``: down to which the upper election time-out follows round trips, 0: it does not."""
-
-    interval_ms: int
-    R: int
-    timing: dict[str, int]
-    rpc_timeout_ms: int
-    slowness: int
-    lease_ms: int
-    retire_timeout_ms: int
-    least_election_ms: int = 0
-
-    @property
-    def timeouts(self) -> Timeouts:
-        """Those that are configured."""
-        low_ms, high_ms = (self.timing[f"election_timeout_{end}_ms"] for end in ("min", "max"))
-        return Timeouts(low_ms, high_ms, self.rpc_timeout_ms)
-
-    def least_lease_ms(self, election_ms: int) -> int:
-        """The least that outlasts a slow change of the leader with this upper election time-out."""
-        return least_lease_ms(
-            election_timeout_max_s=election_ms / 1000,
-            heartbeat_s=self.timing["heartbeat_ms"] / 1000,
-            retire_timeout_s=max(PRESET_RETIRE_TIMEOUTS_S.values()),
-        )
-
-    @property
-    def chaos_ms(self) -> int:
-        """How long there are faults; without them some member has to publish within the same time."""
-        return 40_000 * self.slowness
-
-
-QUICK = Setting(
-    10_000,
-    3,
-    {"election_timeout_min_ms": 3_000, "election_timeout_max_ms": 6_000, "heartbeat_ms": 1_500},
-    rpc_timeout_ms=4_000,
-    slowness=10,
-    lease_ms=21_500,
-    retire_timeout_ms=5_000,
-)
-
-
-def preset_setting(name: str, R: int = 0, lease_ms: int = 0) -> Setting:
-    """The setting of a new farm with that preset; ``R`` and ``lease_ms`` in place of its own."""
-    raft = {key.removesuffix("_s"): round(1000 * value) for key, value in PRESETS[name].items()}
-    interval_ms = PRESET_INTERVALS_MS[name]
-    retire_timeout_s = PRESET_RETIRE_TIMEOUTS_S[name]
-    own_R = least_R(
-        interval_ms,
-        election_timeout_max_s=PRESETS[name]["election_timeout_max_s"],
-        rpc_timeout_s=PRESETS[name]["rpc_timeout_s"],
-        retire_timeout_s=retire_timeout_s,
-    )
-    rpc_timeout_ms = raft.pop("rpc_timeout")
-    timing = {f"{key}_ms": value for key, value in raft.items()}
-    slowness = QUICK.slowness * timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
-    return Setting(
-        interval_ms,
-        R or own_R,
-        timing,
-        rpc_timeout_ms,
-        slowness,
-        lease_ms or PRESET_LEASES_MS[name],
-        round(1000 * retire_timeout_s),
-        round(1000 * PRESET_LEAST_ELECTION_TIMEOUTS_S.get(name, 0)),
-    )
 
 
 def _draw(rng: random.Random, slowness: int) -> Faults:
@@ -182,284 +99,15 @@ def _draw(rng: random.Random, slowness: int) -> Faults:
     )
 
 
-class _Poster(Client):
-    """Posts a status once: it is committed at an index, or the outcome is not known."""
-
-    def __init__(self, process: _Process) -> None:
-        super().__init__(process.farm, -process.member.id, process.on_committed)
-        self._process = process
-
-    def post(self, entry: bytes) -> None:
-        """Try it once."""
-        self.todo.append(entry)
-        self.send()
-        if self.todo:  # nobody listens there
-            self.todo.clear()
-            scheduler = self._process.scheduler
-            scheduler.at(scheduler.around(50) + 1, self._process.on_failed)
-
-    def on_failure(self, connection: Connection, tags: list[Any]) -> None:
-        super().on_failure(connection, tags)
-        if self.todo:
-            self.todo.clear()
-            self._process.on_failed()
-
-    def on_answer(self, connection: Connection, tag: Any, response: Response) -> None:
-        super().on_answer(connection, tag, response)
-        if self.todo:
-            self.todo.clear()
-            self._process.on_failed()
-
-
-class _Process:
-    """One process of a member: its plugins, and its core, which is driven as by
-    `garlicfarm.node.publisher.member_task`."""
-
-    def __init__(self, farm: PublisherSimulation, member: SimulatedMember, *, is_drained: bool) -> None:
-        rng = farm.rng
-        self.farm, self.member, self.scheduler = farm, member, farm.scheduler
-        self._generation = member.generation
-        self._number = 0  # of what is measured or posted
-        self._tested = 0  # the number of the last test
-        self._poster = _Poster(self)
-        self._granter: LeaseGranter | None = None
-        self.trips = RoundTrips(0, 0, 0)
-        self._again_ms = 0  # when a finding that was not appended is tried again
-        self._wakes_ms: int | None = None
-        self._stopped_ms: int | None = None
-        self._bound_ms = 0
-        traits = [
-            Traits(
-                name=f"plugin {one}",
-                is_required=not one,
-                retire_timeout_ms=rng.choice((1_000, farm.setting.retire_timeout_ms)),
-            )
-            for one in range(len(farm.standings[member.id]))
-        ]
-        setup = MemberSetup(
-            node_id=member.id,
-            boot=farm.next_boot(member.id),
-            publish_config=rng.choice(farm.modes),
-            max_clock_offset_ms=farm.max_clock_offset_ms,
-        )
-        self.core = MemberCore(farm.application(member), setup, traits, self, self.now())
-        self.plugins = [
-            SimulatedPlugin(self, own, standing)
-            for own, standing in zip(self.core.publishers, farm.standings[member.id], strict=True)
-        ]
-        self.core.drain(is_drained, self.now())
-        self.step()
-
-    @property
-    def plugin_faults(self) -> PluginFaults:
-        return self.farm.plugin_faults
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has not died."""
-        return self.member.generation == self._generation and self.member.node is not None
-
-    def wake_at(self) -> int | None:
-        if not self.is_alive:
-            return None
-        return self.member.paused_until if self.farm.is_paused(self.member.id) else 0
-
-    def now(self) -> Now:
-        return Now(self.member.clock_ms(self.scheduler.now), self.farm.wall_ms(self.member))
-
-    def router_date(self) -> ClockReading | None:
-        """What its router tells."""
-        date_ms, now_ms = self.farm.router_ms(self.member), self.now().wall_ms
-        return None if date_ms is None else ClockReading(date_ms=date_ms, asked_ms=now_ms, answered_ms=now_ms)
-
-    def figures(self) -> Figures:
-        """See `garlicfarm.publishing.member_core.Surroundings`."""
-        return self.farm.figures(self.member)
-
-    def can_test(self, hash_: bytes) -> bool:
-        """See `Surroundings`."""
-        return self.farm.can_test(self.member, hash_)
-
-    def clocks(self) -> dict[int, ClockReading]:
-        """What the members tell that it has logged in to."""
-        return self.farm.logins(self.member)
-
-    # ------------------------------------------------------------------ what the core is told
-
-    def step(self) -> None:
-        """Something has been applied, or time has passed."""
-        at = self.wake_at()
-        if at:
-            self.scheduler.at(at, self.step)
-        elif at is not None:
-            self._lead()
-            self.core.step(self.now(), self.member.applied)
-            self.on_told()
-
-    def on_committed(self, index: int, term: int, entry: bytes) -> None:
-        """The status is committed."""
-        if self.is_alive and entry == self.core.turns.entry:
-            self.core.on_committed(self._number, index, self.now())
-            self.on_told()
-
-    def on_failed(self) -> None:
-        """The outcome of the status is not known."""
-        at = self.wake_at()
-        if at:
-            self.scheduler.at(at, self.on_failed)
-        elif at is not None:
-            assert self.member.node is not None
-            has_quorum = self.member.node.leader != NO_LEADER
-            self.core.on_status_failed(self._number, self.now(), "no answer", has_quorum=has_quorum)
-            self.on_told()
-
-    def drain(self, drained: bool) -> None:
-        """Set or remove the mark."""
-        self.core.drain(drained, self.now())
-        self.on_told()
-
-    def stop(self, bound_ms: int) -> None:
-        """The node is to end within this time."""
-        now = self.now()
-        if self._stopped_ms is None:
-            self._stopped_ms, self._bound_ms = now.boot_ms, bound_ms
-        self.core.stop(now, bound_ms)
-        self.on_told()
-
-    def on_told(self) -> None:
-        """Check what the core has decided, and carry it out."""
-        self.core.take_notes()
-        self._check()
-        for plugin in self.plugins:
-            plugin.obey()
-        turns = self.core.turns
-        if turns.number != self._number and turns.state in ("measuring", "posting"):
-            self._number = turns.number
-            if turns.state == "measuring":
-                self.scheduler.at(self.scheduler.around(self.farm.measure_ms), self._measured, self._number)
-            else:
-                self.farm.on_status(self.member, self.core)
-                self._poster.post(turns.entry)
-        for probe in self.core.sensing.probes.values():
-            if probe.number > self._tested:
-                self._tested = probe.number
-                self.scheduler.at(self.scheduler.now + self.farm.test_ms(), self._test, probe)
-        if self.core.ending.state == "over":
-            self.farm.end(self.member)
-        else:
-            self._sleep()
-
-    def _measured(self, number: int) -> None:
-        at = self.wake_at()
-        if at:
-            self.scheduler.at(at, self._measured, number)
-        elif at is not None:
-            self.core.on_measured(number, self.now())
-            self.on_told()
-
-    def _test(self, probe: Probe) -> None:
-        at = self.wake_at()
-        if at:
-            self.scheduler.at(at, self._test, probe)
-        elif at is not None and probe.number in self.core.sensing.probes:
-            self.core.on_tested(probe.number, self.farm.answers(self.member, probe.hash), self.now())
-            self.on_told()
-
-    # ------------------------------------------------------------------ leases on heartbeats
-
-    def granter(self) -> LeaseGranter | None:
-        """The leader's side, while this process leads."""
-        node = self.member.node
-        if node is None or node.role is not Role.LEADER:
-            self._granter = None
-        elif self._granter is None or self._granter.term != node.term:
-            now_ms, longest_ms = self.now().boot_ms, self.farm.setting.timeouts.election_max_ms
-            self._granter = LeaseGranter(self.member.id, node.term, now_ms)
-            self.trips = RoundTrips(self.farm.setting.least_election_ms or longest_ms, longest_ms, now_ms)
-        return self._granter
-
-    def _lead(self) -> None:
-        """Tell the leader's side of what is applied, and append what it has found."""
-        granter, fold, now = self.granter(), self.farm.application(self.member), self.now()
-        if granter is None or self.member.position.term != granter.term:
-            return
-        granting.tell(granter, fold, now.boot_ms)
-        node = self.member.node
-        assert node is not None
-        own = granter.own([server.id for server in node.servers], now.boot_ms)
-        if own is not None:
-            self.core.on_own_lease(*own, now)
-        if now.boot_ms < self._again_ms:
-            return
-        found = granting.findings(
-            granter, self.trips, fold, self.member.id, now.boot_ms, self.farm.setting.least_lease_ms
-        )
-        for entry, done in found:
-            if self.farm.propose(self.member, entry):
-                self.farm.counts["findings"] += 1
-                done()
-            else:
-                self._again_ms = now.boot_ms + self.farm.setting.timing["heartbeat_ms"]
-
-    def take_grant(self, request: Request) -> bool:
-        """A grant has arrived; whether it is from the leader of this member's term."""
-        node = self.member.node
-        assert node is not None
-        is_taken = request.term == node.term and node.leader == request.source
-        if is_taken:
-            self.farm.counts["grants"] += 1
-            self.core.on_grant(decode_grant(request.entries[0].value, request.term), self.now())
-            self.on_told()
-        return is_taken
-
-    def _sleep(self) -> None:
-        wakes = [self.core.wake_ms()]
-        if self._granter is not None and (found := self._granter.wake_ms()) is not None:
-            wakes.append(max(found, self._again_ms))
-        wakes_ms = self.member.when(self.scheduler.now, min(wakes)) + 1
-        if self._wakes_ms is None or wakes_ms < self._wakes_ms:
-            self._wakes_ms = wakes_ms
-            self.scheduler.at(wakes_ms, self._wake, wakes_ms)
-
-    def _wake(self, wakes_ms: int) -> None:
-        if self._wakes_ms == wakes_ms:
-            self._wakes_ms = None
-            self.step()
-
-    # ------------------------------------------------------------------ invariants
-
-    def _check(self) -> None:
-        core, now_ms = self.core, self.now().boot_ms
-        is_over = now_ms >= (core.lease_end_ms or 0)
-        for plugin in self.plugins:
-            standing, call = plugin.standing, plugin.own.call
-            is_left = standing.is_left or (call is not None and call.task == "leave")
-            if is_over and standing.is_up and not is_left:
-                raise Violation("nothing stands beyond its lease", f"{self.member}: {plugin.own.state}")
-        if core.clock.is_off and self.farm.knows_better(self.member, core):
-            raise Violation("a right clock is not off", f"{self.member}: its clock {core.clock.problem}")
-        if self._stopped_ms is None:
-            return
-        if core.ending.state == "over":
-            for plugin in self.plugins:
-                call, standing = plugin.own.call, plugin.standing
-                is_ending = standing.is_left or (call is not None and call.task in ("retire", "leave"))
-                if standing.counts(now_ms) and not is_ending:
-                    raise Violation("what has ended publishes nothing", f"{self.member}: {plugin.own.state}")
-        elif now_ms > self._stopped_ms + self._bound_ms:
-            raise Violation("a stop ends in time", f"{self.member}: {core.ending.state}")
-
-
-class PublisherSimulation(SimulatedCluster):
+class PublisherSimulation(Surroundings):
     """One seed's run."""
 
     modes: tuple[PublishConfig, ...] = ("auto", "auto", "auto", "on", "off")
-    """What a process may have in its configuration."""
 
     def __init__(self, seed: int, nodes: int = 3, setting: Setting = QUICK) -> None:
         self.setting = setting
         self.rpc_timeout_ms = self.answer_timeout_ms = self.client_timeout_ms = setting.rpc_timeout_ms
-        self.processes: dict[int, _Process] = {}
+        self.processes: dict[int, MemberProcess] = {}
         self.standings: dict[int, list[Standing]] = {}
         self.plugin_faults = PluginFaults()
         self._wrong_ms = 0  # the error of the wrong clock
@@ -532,7 +180,6 @@ class PublisherSimulation(SimulatedCluster):
     # ------------------------------------------------------------------ members
 
     def application(self, member: SimulatedMember) -> PublisherFold:
-        """Its fold."""
         assert isinstance(member.application, PublisherFold)
         return member.application
 
@@ -546,7 +193,7 @@ class PublisherSimulation(SimulatedCluster):
         if member.node is not None and member.generation == generation:
             if member.id not in self.standings:
                 self.standings[member.id] = [Standing() for _ in range(self.rng.choice((1, 1, 2)))]
-            self.processes[member.id] = _Process(self, member, is_drained=member.id in self._drained)
+            self.processes[member.id] = MemberProcess(self, member, is_drained=member.id in self._drained)
 
     def crash(self, member: SimulatedMember) -> None:
         self.processes.pop(member.id, None)
@@ -558,7 +205,6 @@ class PublisherSimulation(SimulatedCluster):
             self.network.lose(connection, CLIENT)
 
     def end(self, member: SimulatedMember) -> None:
-        """Its process has done its part, and ends now."""
         self.scheduler.at(self.scheduler.now, self._end, member, member.generation)
 
     def _end(self, member: SimulatedMember, generation: int) -> None:
@@ -583,7 +229,6 @@ class PublisherSimulation(SimulatedCluster):
         return super().pick(ids)
 
     def next_boot(self, member_id: int) -> int:
-        """The number of a member's next process, as its disk says, which may be an older one."""
         self._boots[member_id] += 1
         return self._boots[member_id] if self.rng.random() < 0.9 else 1
 
@@ -647,14 +292,12 @@ class PublisherSimulation(SimulatedCluster):
     # ------------------------------------------------------------------ statuses and orders
 
     def wall_ms(self, member: SimulatedMember) -> int:
-        """Its wall clock: one member's is wrong."""
         now_ms = self.scheduler.now
         drifts = self.max_clock_offset_ms == _ANY_CLOCK_MS
         honest = EPOCH_MS + (member.clock_ms(now_ms) if drifts else now_ms)
         return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1) if member.id == self._wrong else honest
 
     def router_ms(self, member: SimulatedMember) -> int | None:
-        """What its router tells as the date; None: nothing."""
         if not self._routers_tell:
             return None
         honest = EPOCH_MS + self.scheduler.now
@@ -664,13 +307,11 @@ class PublisherSimulation(SimulatedCluster):
         return {"right": honest, "silent": None, "own": own, "absurd": self._absurd_ms}[self._wrong_router]
 
     def knows_better(self, member: SimulatedMember, core: MemberCore) -> bool:
-        """Whether a member's clock is right, and it is not one of two whose router tells no date."""
         recent = {*self.application(member).recent(), member.id}
         has_date = any(publisher.status.router_date for publisher in core.publishers)
         return member.id != self._wrong and (has_date or len(recent) != 2)
 
     def logins(self, member: SimulatedMember) -> dict[int, ClockReading]:
-        """What each member with a process told when this one logged in to it last, at times."""
         now, own_ms = self.scheduler.now, self.wall_ms(member)
         logins = self._logins.setdefault(member.id, {})
         if self._logins_tell and now >= self._logged_in.get(member.id, 0) + 2 * self.setting.interval_ms:
@@ -687,7 +328,6 @@ class PublisherSimulation(SimulatedCluster):
             self.scheduler.at(self.scheduler.around(3 * self.setting.interval_ms), self._set_wrong_clock)
 
     def figures(self, member: SimulatedMember) -> Figures:
-        """What a member's status says beside its part in publishing."""
         all_, used = Bandwidth(in_=100, out=100), self.used_bandwidth()
         return Figures(
             node=NodeReport(role="leader" if member.is_leader else "follower"),
@@ -696,15 +336,12 @@ class PublisherSimulation(SimulatedCluster):
         )
 
     def can_test(self, member: SimulatedMember, hash_: bytes) -> bool:
-        """Whether a member's router can test what it does not serve itself (D25)."""
         return False
 
     def test_ms(self) -> int:
-        """How long the next test takes."""
         return 0
 
     def answers(self, member: SimulatedMember, hash_: bytes) -> bool | None:
-        """What comes of a test by ``member``; None: it could not be carried out."""
         return None
 
     def used_bandwidth(self) -> int:
@@ -712,7 +349,6 @@ class PublisherSimulation(SimulatedCluster):
         return self.rng.randint(0, 100)
 
     def on_status(self, member: SimulatedMember, core: MemberCore) -> None:
-        """A member has composed a status. One that would release it denies that anything stands."""
         self._posted[member.id].add(core.turns.sequence)  # it may be one that is posted again
         taken, begun = self.application(member).taken_index(member.id), core.turns.begun
         assert begun is not None

@@ -40,7 +40,8 @@ from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import LeaderKills
 from garlicfarm.testing.simulator.outside_simulation import OutsideSimulation
-from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
+from garlicfarm.testing.simulator.publisher_setting import QUICK, preset_setting
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from garlicfarm.testing.simulator.slow_simulation import KINDS, run_hours
 
 CHAOS_MS = 4_000

@@ -23,7 +23,8 @@ from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.leader_kills import KILLS, LeaderKills
 from garlicfarm.testing.simulator.outside_simulation import OutsideSimulation
-from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
+from garlicfarm.testing.simulator.publisher_setting import QUICK, preset_setting
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
 from tests.mutants import Mutant, planted, read_mutants
