@@ -363,6 +363,9 @@ class Replica:
         await begun.wait()
         while self.applier.restored == restored:
             if not raw.wants_snapshot:
+                await core.wait_applied(raw.status().commit - 1)  # one that came before is restored by then
+                if self.applier.restored != restored:
+                    break
                 raise NoQuorum(f"for {REPAIR_MS // 1000} s the leader has sent nothing of a newer snapshot")
             with trio.move_on_after(self.section.raft.heartbeat_s):
                 await core.wait_progress()
