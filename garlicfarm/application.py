@@ -322,6 +322,11 @@ class Application(ABC):
         """What a member said last that it held at an agreed index (D26); None, the default: nothing."""
         return None
 
+    def confirmed(self, member: int) -> bool:
+        """Whether a majority holds what a member said last that it held (D26); by default nothing is
+        compared. Asked after entries were applied, of this member; it answers at once."""
+        return False
+
     def contradicted(self, member: int) -> Contradicted:
         """What most others hold otherwise than a member (D26); by default nothing is compared. Asked after
         entries were applied, of this member; it answers at once."""

@@ -34,7 +34,8 @@ _PLACE = struct.Struct(">QQB")
 
 class Digests(msgspec.Struct, frozen=True):
     """Of what one member held after the entry at ``index``: its ``state`` and the ``chain``, `DIGEST_DIGITS`
-    each. ``origin``: the member whose snapshot it has restored last, 0: none since the members compare."""
+    each. ``origin``: the member whose snapshot it has restored last, 0: none since the members compare, or a
+    majority has held the same since."""
 
     index: int
     state: str
@@ -73,6 +74,20 @@ class DigestKeeper:
             own, chain = (text[:DIGEST_DIGITS] for text in (sha256(state).hexdigest(), self.chain.hex()))
             self.newest = Digests(index, own, chain, self._origin)
             self._taken.append(self.newest)
+
+    @property
+    def has_origin(self) -> bool:
+        """Whether what is digested next is said to come from another member's snapshot."""
+        return self._origin != 0
+
+    def confirm(self, claimed: Digests | None) -> None:
+        """A majority holds what this member said last. If this process has digested that, the snapshot that
+        it restored was right, and what it digests from now on is its own."""
+        if claimed is not None and any(
+            (own.index, own.state, own.chain) == (claimed.index, claimed.state, claimed.chain)
+            for own in self._taken
+        ):
+            self._origin = 0
 
     def bars(self, contradicted: Contradicted, claimed: Digests | None) -> Contradicted:
         """What a member has to follow of what most others contradict. ``claimed``: what it said last. Unless

@@ -86,7 +86,10 @@ class Applier:
 
     def _follow_contradiction(self) -> None:
         application, own_id = self._application, self._core.node_id
-        contradicted = self.digests.bars(application.contradicted(own_id), application.claimed(own_id))
+        claimed = application.claimed(own_id)
+        if self.digests.has_origin and application.confirmed(own_id):
+            self.digests.confirm(claimed)
+        contradicted = self.digests.bars(application.contradicted(own_id), claimed)
         if contradicted != self._contradicted:
             self._contradicted = contradicted
             self._core.put(self._core.raw.report_contradicted, contradicted)

@@ -1,7 +1,9 @@
 """What members say that they hold at the agreed index, and when most contradict one of them (D26).
 
 A member that restored another one's snapshot holds what that one held, right or wrong. So members that are
-linked in this way have one vote between them, and a wrong state that was handed on makes no majority.
+linked in this way have one vote between them, and a wrong state that was handed on makes no majority. Once a
+majority holds what such a member holds, what was handed on was right, and the member has a vote of its own
+again.
 """
 
 from __future__ import annotations
@@ -49,6 +51,17 @@ def on_status(
     if compared.statuses >= STATUSES_EACH * len(state.members):
         compared.agreed, compared.statuses = index, 0
     return changed
+
+
+def is_confirmed(state: FarmState, member: int) -> bool:
+    """Whether a majority holds what ``member`` says that it held at the agreed index."""
+    compared = state.compared
+    if not compared or member not in compared.claims:
+        return False
+    claims, own, roots = compared.claims, compared.claims[member], _roots(compared.claims)
+    held = own.index, own.state, own.chain
+    votes = {roots[one] for one, each in claims.items() if (each.index, each.state, each.chain) == held}
+    return own.index == compared.agreed and len(votes) > len(state.members) // 2
 
 
 def _compare(compared: ComparedState, members: Collection[int], recent: Collection[int]) -> set[int]:

@@ -11,7 +11,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.leases import Holding
 from garlicfarm.levels import level_of
-from garlicfarm.publishing import meta_leaseset
+from garlicfarm.publishing import comparing, meta_leaseset
 from garlicfarm.publishing.candidates import Candidates
 from garlicfarm.publishing.clients import NOBODY, Clients
 from garlicfarm.publishing.documents import DigestReport, NodeReport, PublishConfig, StatusDocument
@@ -313,6 +313,10 @@ class FarmQueries:
         """What a majority holds otherwise than this member (point 11); None: nothing that is known."""
         compared = self._state.compared
         return compared.contradicted.get(member) if compared else None
+
+    def is_confirmed(self, member: int) -> bool:
+        """Point 11: whether a majority holds what a member has claimed last."""
+        return comparing.is_confirmed(self._state, member)
 
     def claim(self, member: int) -> DigestReport | None:
         """Point 11: what a member has claimed last."""

@@ -80,7 +80,9 @@ order. When a Configuration removes a member, its records are deleted at once, o
    of the current members, linked or not, claim both as it does, or a Configuration after which at least half
    of the current members are contradicted, which ends it for all. It is not eligible. Once all recent members
    have claims there, they *disagree* if these differ and none of them is a majority's. After every 4 statuses
-   for each current member, the index of the last one is the agreed index.
+   for each current member, the index of the last one is the agreed index. A claim at the agreed index is
+   *confirmed* while a majority has claimed the same. Nothing here depends on it: a member that has restored a
+   snapshot then claims without its origin.
 """
 
 from __future__ import annotations

@@ -69,3 +69,23 @@ def test_restored_member_continues_the_chain_and_names_its_origin() -> None:
     keeper.take(9, b"state")
     assert keeper.newest is not None
     assert (keeper.newest.origin, keeper.chain) == (2, link(b"c" * 32, 9, 3, 1, b"x"))
+
+
+def test_origin_of_a_snapshot_is_told_until_what_was_digested_since_is_confirmed() -> None:
+    keeper = DigestKeeper()
+    keeper.restore(bytes(32), 2)
+    keeper.take(5, b"state")
+    own = keeper.newest
+    assert own is not None
+    assert (own.origin, keeper.has_origin) == (2, True)
+    for claimed in (None, Digests(4, own.state, own.chain), Digests(5, "0" * 32, own.chain)):
+        keeper.confirm(claimed)
+        assert keeper.has_origin
+    keeper.confirm(own)
+    assert not keeper.has_origin
+    keeper.take(9, b"state")
+    assert keeper.newest is not None
+    assert keeper.newest.origin == 0
+    keeper.restore(bytes(32), 2)
+    keeper.confirm(own)  # digested before that
+    assert keeper.has_origin

@@ -147,6 +147,26 @@ def test_members_that_restored_a_snapshot_share_the_vote_of_its_origin() -> None
     assert found(log) == {5: "state"}
 
 
+def test_claim_is_confirmed_while_a_majority_of_votes_says_the_same_at_the_agreed_index() -> None:
+    def confirmed() -> list[int]:
+        return [member for member in log.farm.members if log.farm.is_confirmed(member)]
+
+    log = agreed(1, 2, 3)
+    claim(log, 1)
+    claim(log, 2, origin=1)
+    assert confirmed() == []  # one vote
+    claim(log, 3, chain=WRONG)
+    assert confirmed() == []
+    claim(log, 3)
+    assert confirmed() == [1, 2, 3]
+    claim(log, 2, WRONG, origin=1)
+    assert confirmed() == [1, 3]
+    while log.farm.agreed_index == log.farm.claim(1).index:
+        live(log, 1)
+    assert confirmed() == []
+    assert not LeaseLog(1, 2, 3).farm.is_confirmed(1)
+
+
 def test_where_most_members_are_silent_nobody_is_contradicted() -> None:
     log = agreed(1, 2, 3, 4, 5)
     claim(log, 1, WRONG)

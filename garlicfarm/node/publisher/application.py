@@ -78,6 +78,9 @@ class PublisherApplication(Application, LeaseUser):
         claim = self.fold.claim(member)
         return None if claim is None else Digests(claim.index, claim.state, claim.chain, claim.origin or 0)
 
+    def confirmed(self, member: int) -> bool:
+        return self.fold.is_confirmed(member)
+
     def contradicted(self, member: int) -> Contradicted:
         found = self.fold.contradicted(member)
         return "" if found is None else found.what

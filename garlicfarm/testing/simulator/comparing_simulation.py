@@ -143,6 +143,9 @@ class ComparingSimulation(PublisherSimulation):
             found = fold.contradicted(member.id)
             claim = fold.claim(member.id)
             claimed = None if claim is None else Digests(claim.index, claim.state, claim.chain)
+            if held.keeper.has_origin and fold.is_confirmed(member.id):
+                held.keeper.confirm(claimed)
+                self.counts["confirmed"] += not held.keeper.has_origin
             node.report_contradicted(held.keeper.bars("" if found is None else found.what, claimed))
             if found is None:
                 self._known.pop(member.id, None)
