@@ -165,8 +165,8 @@ class Membership:
     async def change(self, change: ConfChange, *, asks_leader: bool = True) -> tuple[int, int]:
         """Change one server, or raise the level; (index, term) of the Configuration after its commit. Only
         the leader changes them: another member, if it ``asks_leader``, asks it over the wire to add or remove
-        one. A leader that is to be removed hands over first. The index is 0 if a JRaft leader has this member leave without telling
-        it of the commit.
+        one. A leader that is to be removed hands over first. The index is 0 if a JRaft leader has this member
+        leave without telling it of the commit.
 
         Raises `NotLeader` (the wire can neither change an endpoint nor raise, nor use ``force``), `NoQuorum`,
         `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed to add a server,

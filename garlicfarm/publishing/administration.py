@@ -139,8 +139,8 @@ MinMembers = Annotated[int, msgspec.Meta(ge=LEAST_MEMBERS, le=1000)]
 
 
 class _Forget(msgspec.Struct):
-    after_ms: ForgetMs | None
-    min_members: MinMembers = LEAST_MEMBERS
+    after_ms: ForgetMs | None = None
+    min_members: MinMembers | None = None
 
 
 class _Ban(msgspec.Struct):
@@ -232,6 +232,9 @@ def parse_admin(value: object, level: int) -> Admin:
         admin.args.get(name) is None for name in ("margin", "lifetime_ms")
     ):
         raise EntryRefused("args", "nothing to set")
+    given = {name for name, value in admin.args.items() if value is not None}
+    if admin.action == "forget" and "min_members" in given and "after_ms" not in given:
+        raise EntryRefused("args.after_ms", "missing")
     return admin
 
 

@@ -122,8 +122,9 @@ class Policy(msgspec.Struct, kw_only=True):
             case "control":
                 self.control_ms = msgspec.convert(args["ms"], int)
             case "forget":
-                in_force = args["after_ms"] is not None
-                self.forget = msgspec.convert(args, Forget) if in_force else msgspec.UNSET
+                given = {name: value for name, value in args.items() if value is not None}
+                in_force = "after_ms" in given
+                self.forget = msgspec.convert(given, Forget) if in_force else msgspec.UNSET
             case "remove":
                 key = f"remove {args['member']}"
             case "level":

@@ -33,8 +33,8 @@ The ``reason`` of a member explains its place in one phrase.
 
 The ``why`` of a member has, in this order: the parts that are left out, or that its status does not report,
 whether it is recent, whether it is eligible, and where they apply its sanction, whether it reaches what the
-publisher publishes (D25), that it is the publisher or when it would be, that it still holds the role, and when
-it is removed.
+publisher publishes (D25), that it is the publisher or when it would be, that it still holds the role, and
+when it will be removed.
 """
 
 from __future__ import annotations

@@ -198,9 +198,9 @@ class NaiveFold:
                 policy["control_ms"] = args["ms"]
             elif key == "forget":
                 policy.pop("forget", None)
-                in_force = args["after_ms"] is not None
+                in_force = args.get("after_ms") is not None
                 if in_force:
-                    least = args.get("min_members", 3)
+                    least = args.get("min_members") or 3
                     policy["forget"] = {"after_ms": args["after_ms"], "min_members": least}
             elif key == "interval":
                 policy["interval_ms"] = args["ms"]
