@@ -74,14 +74,9 @@ def silences(farm: FarmQueries) -> list[Silence]:
 def to_remove(farm: FarmQueries, leader: int, unheard: Collection[int]) -> int | None:
     """The member that the leader removes now, if any: one that is due, is ``unheard`` by the leader, and is
     not reached by any recent member, by the connect tests of its newest status."""
-    reached = {
-        other
-        for member in farm.recent()
-        for other, is_ok in connect_tests(farm.statuses[member].document, farm.report(member))
-        if is_ok
-    }
-    due = [one.member for one in _silences(farm) if not one.left_ms and _spare(farm)]
-    return next((one for one in due if one in unheard and one not in reached and one != leader), None)
+    silent = [one.member for one in _silences(farm) if not one.left_ms and _spare(farm)]
+    due = [one for one in silent if one in unheard and one != leader]
+    return next((one for one in due if not _is_reached(farm, one)), None)
 
 
 def _silences(farm: FarmQueries) -> list[Silence]:
@@ -93,6 +88,11 @@ def _silences(farm: FarmQueries) -> list[Silence]:
         Silence(one, ms, max(forget.after_ms - ms, 0))
         for one, ms in sorted(silent_ms.items(), key=lambda silent: (-silent[1], silent[0]))
     ]
+
+
+def _is_reached(farm: FarmQueries, member: int) -> bool:
+    newest = (connect_tests(farm.statuses[one].document, farm.report(one)) for one in farm.recent())
+    return any((member, True) in tests for tests in newest)
 
 
 def _spare(farm: FarmQueries) -> int:

@@ -19,9 +19,12 @@ from garlicfarm.publishing.documents import NodeReport, StatusDocument
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.fold import PublisherFold
 from garlicfarm.publishing.forgetting import silences, to_remove
+from tests.mutants import Mutant, planted, read_mutants
 from tests.publishing.posting import INTERVAL_MS, Posting
 from tests.publishing.scripted_log import T0, configuration
+from tests.raft.test_raft_mutants import run
 
+MUTANTS = [one for one in read_mutants("publishing").values() if one.rule == "members that stay silent"]
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SLACK_MS = 10 * INTERVAL_MS
@@ -140,6 +143,16 @@ def test_word_of_a_member_that_is_silent_itself_keeps_nobody() -> None:
     farm.kill(4)
     farm.run(2 * HOUR_MS)
     assert farm.due() == 5
+
+
+def test_member_that_posts_seldom_is_kept_while_it_is_recent() -> None:
+    """R may be so large that a healthy member is silent for longer than the order says."""
+    farm = Farm(1, 2, 3, 4)
+    farm.admin("staleness", {"R": 1000})
+    farm.run(SLACK_MS)
+    farm.kill(4)
+    farm.run(2 * HOUR_MS)
+    assert (farm.farm.is_recent(4), silences(farm.farm), farm.due()) == (True, [], None)
 
 
 def test_leader_never_removes_itself() -> None:
@@ -275,10 +288,10 @@ def test_clock_that_goes_to_and_fro_does_not_count_time_twice() -> None:
     farm = Farm(1, 2, 3, 4)
     farm.kill(4)
     begin = farm.now_ms
-    while farm.now_ms < begin + HOUR_MS // 2:
+    while farm.now_ms < begin + 3 * HOUR_MS:
         farm.skews = {2: -DAY_MS if farm.skews.get(2) == DAY_MS else DAY_MS}
         farm.run(INTERVAL_MS)
-    assert farm.silent_ms(4) == pytest.approx(HOUR_MS // 2, abs=SLACK_MS)
+    assert farm.silent_ms(4) == pytest.approx(3 * HOUR_MS, abs=SLACK_MS)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +308,14 @@ def test_order_beyond_its_bounds_is_refused(args: dict[str, Any], field: str) ->
     farm = Farm(1, 2, 3, 4)
     with pytest.raises(EntryRefused, match=rf"config\.admin\.args\.{field}"):
         farm.farm.check(encode_admin("farm", T0, 1, None, "forget", "alice", args), 1)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_broken_rule_of_silence_fails_its_test(mutant: Mutant) -> None:
+    function = globals()[mutant.found_by.partition("::")[2]]
+    # By what it asserts: a mutant that only stumbles would be killed by any test.
+    with planted(mutant), pytest.raises((AssertionError, pytest.fail.Exception)):
+        run(function)
 
 
 @settings(max_examples=40, deadline=None)
