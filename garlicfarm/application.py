@@ -140,6 +140,10 @@ class PeerContacts(Protocol):
         was asked and after it had answered; ms since 1970. None: it told none."""
         ...
 
+    def contact_age_s(self, member: int) -> float | None:
+        """Seconds since the last sign of life, None if there was none."""
+        ...
+
     async def try_handshakes(self, members: Collection[int]) -> None:
         """Connect to these members once more, each beside the connection that may be up: `handshake`
         then reports these attempts."""
@@ -215,6 +219,15 @@ class ApplicationContext(Protocol):
         """Have the member ``to`` lead, 0: the one best placed; the id of the new leader.
 
         Raises `NotLeader`, `ProposalDropped`: nothing was done; `NoQuorum`: no member took over in time.
+        """
+        ...
+
+    async def remove_member(self, member: int, by: str) -> tuple[int, int]:
+        """As the leader, have another member removed; (index, term) of the Configuration after its commit.
+        ``by``: in whose name, for `Application.removal_entry`.
+
+        Raises `NotLeader`, `ProposalDropped` (such as `Refusal.TOO_FEW_MEMBERS_HEARD`), `EntryRefused`,
+        `NoQuorum`: it was not removed; `OutcomeUnknown`.
         """
         ...
 

@@ -24,6 +24,8 @@ OUTSIDE = 3
 """From here on what other members measure of a service decides (D25)."""
 COMPARING = 4
 """From here on members compare what they hold (D26)."""
+FORGETTING = 4
+"""From here on a farm removes members that stay silent, if it is ordered to (D28)."""
 
 FIRST_ALGORITHM = 2
 """The version of the common algorithm at level 0."""
@@ -33,7 +35,8 @@ BRINGS = {
     2: "leases ride on heartbeats, so a dead machine is replaced within the time of a lease",
     3: "a publisher that the others cannot reach is replaced, what nobody measures has no weight, and "
     "clients can be banned",
-    4: "members compare what they hold, and one that most others contradict neither publishes nor leads",
+    4: "members compare what they hold, and one that most others contradict neither publishes nor leads; a "
+    "farm can be ordered to remove members that stay silent",
 }
 """What each level above `LOWEST` brings, as the rest of a sentence."""
 

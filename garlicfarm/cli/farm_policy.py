@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +27,8 @@ _ALLOWED = {
     "staleness.R": "R must be 3 to 1000",
     "publisher.margin": "margin must be 0 to 1000000",
     "publisher.lifetime_ms": "lifetime must be 10m to 18h",
+    "forget.after_ms": "forget_after must be 1h to 365d, or off",
+    "forget.min_members": "min_members must be 3 to 1000: two members can lose no more than three can",
     "ban.until_ms": "TIME must end before the year 2106; --forever has no end",
 }
 """What `garlicfarm.publishing.administration` allows, in the words of the command line."""
@@ -37,10 +40,12 @@ _PARAMETERS = {
     "R": ("staleness", "R"),
     "margin": ("publisher", "margin"),
     "lifetime": ("publisher", "lifetime_ms"),
+    "forget_after": ("forget", "after_ms"),
+    "min_members": ("forget", "min_members"),
 }
 """What `farm set` sets, and the action with its argument that does."""
 
-_DURATIONS = ("interval", "lease", "control", "lifetime")
+_DURATIONS = ("interval", "lease", "control", "lifetime", "forget_after")
 _Action = tuple[str, dict[str, Any]]
 
 
@@ -97,7 +102,8 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
     that level interval and R set it. control=60s, since level 3: time for which a destination that was
     reached shows that a member's own router works. margin=50000: lead that a challenger needs. lifetime=1h:
     time for which a leaf is listed. weight.NAME=20: weight of a part of the score, in percent; all weights
-    together are 100.
+    together are 100. forget_after=7d, since level 4: the farm removes a member that has been silent for that
+    long, while it has more than min_members=3; forget_after=off: it removes none.
     `garlicfarm farm show` shows the values in force.
     """
     seen: set[str] = set()
@@ -108,6 +114,9 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
         if not equals or name in seen:
             raise click.UsageError(f"{setting}: it must be NAME=VALUE, each name once, as R=3")
         seen.add(name)
+        if setting == "forget_after=off":
+            actions.setdefault("forget", {})["after_ms"] = None
+            continue
         value = (_milliseconds if name in _DURATIONS else _int)(setting, text)
         if name.startswith("weight."):
             weights[name.removeprefix("weight.")] = value
@@ -115,8 +124,11 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
             action, key = _PARAMETERS[name]
             actions.setdefault(action, {})[key] = value
         else:
-            known = "interval, R, lease, control, margin, lifetime and weight.…"
+            known = "interval, R, lease, control, margin, lifetime, forget_after, min_members and weight.…"
             raise click.UsageError(f"{name}: there is no such parameter; the parameters are {known}")
+    forget = actions.get("forget", {})
+    if "min_members" in forget and forget.get("after_ms") is None:
+        raise click.UsageError("min_members needs a time beside it, as forget_after=7d min_members=3")
     if not weights:
         administer(options, [*actions.items()])
         return
@@ -151,22 +163,28 @@ def administer(
 
     _check(actions)
 
-    async def commit(client: AdminClient, farm: str) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    async def commit(client: AdminClient, farm: str) -> tuple[list[dict[str, Any]], list[str]]:
         wanted = actions if complete is None else complete(await client.policy(farm))
         _check(wanted)
+        status: Mapping[str, Any] = {"members": ()}
         if any(action in SINCE for action, _ in wanted):
-            _check_level((await client.status(farm)).get("level"), wanted)
+            status = await client.status(farm)
+            _check_level(status.get("level"), wanted)
         rows = []
         for action, args in wanted:
             index, term = await client.administer(farm, action, args)
             rows.append({"action": action, "index": index, "term": term})
-        needs_policy = advise or any(action in ("interval", "staleness", "lease") for action, _ in wanted)
-        return rows, await client.policy(farm) if needs_policy else {}
+        names = {action for action, _ in wanted}
+        advisers = [advise or _advice] if advise or names & {"interval", "staleness", "lease"} else []
+        if "forget" in names:
+            advisers.append(partial(_advice_on_removals, len(status["members"])))
+        policy = await client.policy(farm) if advisers else {}
+        return rows, [advice for each in advisers if (advice := each(policy))]
 
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
-    done, policy = ask(options, commit, awaited="the committed order", unmet=unmet)
+    done, advices = ask(options, commit, awaited="the committed order", unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
-    if policy and (advice := (advise or _advice)(policy)):
+    for advice in advices:
         say(advice)
 
 
@@ -185,6 +203,14 @@ def _advice(policy: Mapping[str, Any]) -> str:
         f"warning: with {cause} a slow change of the leader ends a healthy publisher: "
         f"`garlicfarm farm set {enough}` or more outlasts it"
     )
+
+
+def _advice_on_removals(members: int, policy: Mapping[str, Any]) -> str:
+    """That none of so many members will be removed, in a sentence; "" if one may be."""
+    least = policy.get("forget", {}).get("min_members", 0)
+    if members > least:
+        return ""
+    return f"warning: none of the {members} members is removed: that needs more than min_members={least}"
 
 
 def _check_level(levels: Mapping[str, Any] | None, actions: Sequence[_Action]) -> None:

@@ -11,7 +11,7 @@ import click
 from garlicfarm.cli.command_group import Command
 from garlicfarm.cli.node_access import ask
 from garlicfarm.cli.options import Options, print_object, shared_options
-from garlicfarm.durations import date_text
+from garlicfarm.durations import date_text, format_ms
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -57,6 +57,10 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     if "control_ms" in body:
         in_force["control"] = f"{body['control_ms'] / 1000:g} s"
         in_force["clients"] = f"{body['banned']} banned, {body['allowed'] or 'none'} on the access list"
+    if "forget" in body:
+        forget = body["forget"]
+        silent = f"members silent for {format_ms(forget['after_ms'])}"
+        in_force["forget"] = f"{silent}, while there are more than {forget['min_members']}"
     in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
     orders = body["orders"]
     for what in (*in_force, *(what for what in orders if what not in in_force)):

@@ -22,6 +22,7 @@ from garlicfarm._version import __version__
 from garlicfarm.client.answers import Answer
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.request_body import RequestBody
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = (
@@ -38,22 +39,6 @@ TRANSPORT_ERRORS = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.P
 """All that a request and reading its answer raise; those above are among them"""
 TIMEOUTS = (httpcore.TimeoutException,)
 """Those of them that say that nothing has happened for too long"""
-
-
-class _Body:
-    """What a request carries, at once. httpcore makes a generator of bytes, and leaves that to the garbage
-    collector where writing fails or is cancelled."""
-
-    def __init__(self, content: bytes) -> None:
-        self._parts = iter([content])
-
-    def __aiter__(self) -> _Body:
-        return self
-
-    async def __anext__(self) -> bytes:
-        for part in self._parts:
-            return part
-        raise StopAsyncIteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +178,7 @@ class HttpsClient:
             method,
             httpcore.URL(scheme=b"https", host=_ascii(self._host), port=self._port, target=target.encode()),
             headers=[(name.encode(), value.encode()) for name, value in fields.items()],
-            content=_Body(content or b""),
+            content=RequestBody(content or b""),
             extensions={"timeout": {} if pool else self._timeout, "trace": _trace(on_sent)},
         )
         begun = trio.current_time()

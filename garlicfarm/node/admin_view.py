@@ -172,15 +172,12 @@ class FarmAdminView(CommittedEntries):
         self, change: str, member: int, endpoint: str, force: bool, user: str
     ) -> tuple[int, int]:
         self.replica.log.info("member-change-asked", change=change, peer=member, user=user)
+        if change == Change.REMOVE.value:
+            done = await self.replica.remove_member(member, user, force=force, asks_leader=True)
+            return await self._applied_here(done)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
         if wanted.change is Change.SET:  # any member asks the leader for the other changes
             self._core.must_lead()
-        if wanted.change is Change.REMOVE:
-            self.replica.membership.check(wanted)  # the log does not name an order that nobody follows
-            origin = origin_now(self.node_id, user)
-            entry = self._application.removal_entry(member, origin)
-            if entry is not None:
-                await self._post_order("remove", entry, origin)
         return await self._applied_here(await self.replica.membership.change(wanted))
 
     async def raise_level(self, level: int, user: str) -> tuple[int, int]:

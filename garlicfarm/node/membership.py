@@ -162,11 +162,11 @@ class Membership:
 
     # ------------------------------------------------------------------ changes
 
-    async def change(self, change: ConfChange) -> tuple[int, int]:
+    async def change(self, change: ConfChange, *, asks_leader: bool = True) -> tuple[int, int]:
         """Change one server, or raise the level; (index, term) of the Configuration after its commit. Only
-        the leader changes them: another member asks it over the wire to add or remove one. A leader that is
-        to be removed hands over first. The index is 0 if a JRaft leader has this member leave without telling
-        it of the commit.
+        the leader changes them: another member, if it ``asks_leader``, asks it over the wire to add or remove
+        one. A leader that is to be removed hands over first. The index is 0 if a JRaft leader has this member
+        leave without telling it of the commit.
 
         Raises `NotLeader` (the wire can neither change an endpoint nor raise, nor use ``force``), `NoQuorum`,
         `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed to add a server,
@@ -177,7 +177,7 @@ class Membership:
         patience_s = 2 * core.raft.election_timeout_max_s + core.answer_timeout_s
         with trio.move_on_after(patience_s) as patience:
             while True:
-                if change.change in (Change.SET, Change.RAISE):
+                if not asks_leader or change.change in (Change.SET, Change.RAISE):
                     core.must_lead()
                 leader = core.leader_id
                 first = first or leader

@@ -36,7 +36,7 @@ from garlicfarm.node.session import Principal, Session
 from garlicfarm.node.space_watch import SpaceWatch
 from garlicfarm.node.store import MakeWriter, Store
 from garlicfarm.node.turns import Turns
-from garlicfarm.raft import RawNode, Ready, SnapshotMeta, Status
+from garlicfarm.raft import Change, ConfChange, RawNode, Ready, SnapshotMeta, Status
 from garlicfarm.refusals import Refusal
 from garlicfarm.router import Router
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
@@ -176,6 +176,22 @@ class Replica:
 
     async def step_down(self, to: int = 0) -> int:
         return await self.core.step_down(to)
+
+    async def remove_member(
+        self, member: int, by: str, *, force: bool = False, asks_leader: bool = False
+    ) -> tuple[int, int]:
+        """As `garlicfarm.application.ApplicationContext` says. ``force``: also if too few members are
+        reachable. ``asks_leader``: where this member does not lead, as `Membership.change` does it."""
+        if not asks_leader:
+            self.core.must_lead()
+        change = ConfChange(Change.REMOVE, ClusterServer(member, ""), force)
+        self.membership.check(change)  # the log does not name an order that is not obeyed
+        origin = origin_now(self.node_id, by)
+        entry = self.application.removal_entry(member, origin)
+        if entry is not None:
+            index, _ = await self.proposals.post(entry, origin)
+            self.log.info("administered", action="remove", user=by, index=index)
+        return await self.membership.change(change, asks_leader=asks_leader)
 
     # ------------------------------------------------------------------ the tasks
 

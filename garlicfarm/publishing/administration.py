@@ -37,6 +37,9 @@ user's name, 1 … 64 characters. The actions and their ``args``:
   level 3.
 * ``allow`` and ``disallow``: ``{"hash": I2P base64}`` puts a client on the access list, or takes it off.
   Unless that is empty, only its clients are served. At most 4,096 are on it or banned. Since level 3.
+* ``forget``: ``{"after_ms": 3600000 … 31536000000 | null, "min_members": 3 … 1000}``, the farm removes
+  members that have been silent for so long, while it has more than ``min_members`` (3 if absent); null ends
+  that (D28). Since level 4.
 
 ``lost``, ``settled`` and ``timeouts`` are *findings*: the leader's node appends them itself, under ``by``
 `LEADER` and without a ``sequence``, and they are refused where they are posted. One whose ``term`` is not
@@ -54,7 +57,7 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import decode_hash
-from garlicfarm.levels import LEASES, LOWEST, OUTSIDE
+from garlicfarm.levels import FORGETTING, LEASES, LOWEST, OUTSIDE
 from garlicfarm.publishing import clients
 from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig, Staleness
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -62,6 +65,8 @@ from garlicfarm.publishing.validation import at, checker
 
 MAX_BY_CHARS = 64
 LEADER = "leader"
+FORGET_BY = "order forget"
+"""In ``by`` of a ``remove`` that follows from the order ``forget``. No user has such a name."""
 
 
 class Admin(msgspec.Struct, frozen=True):
@@ -125,6 +130,19 @@ class _Control(msgspec.Struct):
     ms: ControlMs
 
 
+MIN_FORGET_MS, MAX_FORGET_MS = 3_600_000, 31_536_000_000
+LEAST_MEMBERS = 3
+"""``min_members`` is at least that. A farm of three that loses a dead member can lose no more members than
+before: both of the other two are needed with and without it."""
+ForgetMs = Annotated[int, msgspec.Meta(ge=MIN_FORGET_MS, le=MAX_FORGET_MS)]
+MinMembers = Annotated[int, msgspec.Meta(ge=LEAST_MEMBERS, le=1000)]
+
+
+class _Forget(msgspec.Struct):
+    after_ms: ForgetMs | None = None
+    min_members: MinMembers | None = None
+
+
 class _Ban(msgspec.Struct):
     hash: str
     until_ms: clients.EndMs | None = None
@@ -174,6 +192,7 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "settled": Settled,
     "timeouts": Timeouts,
     "control": _Control,
+    "forget": _Forget,
     "ban": _Ban,
     "unban": _Hash,
     "allow": _Hash,
@@ -184,7 +203,7 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
 FINDINGS = ("lost", "settled", "timeouts")
 """What only a leader finds."""
 
-SINCE = {"level": 1, "lease": LEASES, "control": OUTSIDE}
+SINCE = {"level": 1, "lease": LEASES, "control": OUTSIDE, "forget": FORGETTING}
 SINCE |= dict.fromkeys(FINDINGS, LEASES) | dict.fromkeys(clients.ACTIONS, OUTSIDE)
 """The level from which on an action is known, if that is not the lowest."""
 
@@ -213,6 +232,9 @@ def parse_admin(value: object, level: int) -> Admin:
         admin.args.get(name) is None for name in ("margin", "lifetime_ms")
     ):
         raise EntryRefused("args", "nothing to set")
+    given = {name for name, value in admin.args.items() if value is not None}
+    if admin.action == "forget" and "min_members" in given and "after_ms" not in given:
+        raise EntryRefused("args.after_ms", "missing")
     return admin
 
 

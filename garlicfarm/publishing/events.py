@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from garlicfarm.publishing.administration import FORGET_BY
 from garlicfarm.publishing.fold_state import Because, FarmState
 
 KEPT = 50
@@ -89,7 +90,10 @@ class EventLog:
         told = [f"{_members(lost)} lost"] if lost else []
         told += [f"{_members(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []
         told += [f"{_members(joined)} joined"] if joined else []
-        told += [f"{_members(removed)} removed"] if removed else []
+        forgotten = [one for one in removed if _is_forgotten(state, one)]
+        others = [one for one in removed if one not in forgotten]
+        told += [f"{_members(others)} removed"] if others else []
+        told += [f"{_members(forgotten)} removed after a long silence"] if forgotten else []
         told += [
             f"most others contradict the {what} of member {one}"
             for one, what in contradicted.items()
@@ -121,6 +125,11 @@ class EventLog:
         self._members, self._recent, self._publisher = state.members, recent, state.publisher
         self._contradicted = contradicted
         self._leader = None
+
+
+def _is_forgotten(state: FarmState, removed: int) -> bool:
+    order = state.policy.orders.get(f"remove {removed}")
+    return order is not None and order.by == FORGET_BY
 
 
 def _contradicted(state: FarmState) -> dict[int, str]:

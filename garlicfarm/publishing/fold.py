@@ -83,6 +83,11 @@ order. When a Configuration removes a member, its records are deleted at once, o
    for each current member, the index of the last one is the agreed index. A claim at the agreed index is
    *confirmed* while a majority has claimed the same. Nothing here depends on it: a member that has restored a
    snapshot then claims without its origin.
+12. *Silence*, since level 4 (D28): `forgetting`. After point 2, the time that the farm has *served* grows by
+   the step of farm time since it last grew, but by R intervals of the farm at most. A step back counts as
+   nothing; if it is longer than R intervals, the next step is counted from there. For each current member the
+   state has the time served at the end of its newest status, before that at the Configuration that made it a
+   member, or at the raise.
 """
 
 from __future__ import annotations
@@ -97,6 +102,7 @@ from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.levels import LOWEST, OUTSIDE, algorithm_of, unknown_algorithm
 from garlicfarm.publishing import (
     comparing,
+    forgetting,
     heartbeat_leases,
     meta_leaseset,
     outside,
@@ -270,6 +276,7 @@ class PublisherFold(FarmQueries):
         heartbeat_leases.configure(state, index)
         self._configure_outside(index)
         comparing.configure(state)
+        forgetting.configure(state)
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
         self._sensing &= kept
         self._silences.retain(state.members, kept)
@@ -406,6 +413,7 @@ class PublisherFold(FarmQueries):
         gone = author if heartbeat_leases.is_next(state, author, status.boot) else 0
         self._evaluate(index, author, counted=counted, applied=node.applied, gone=gone)
 
+        forgetting.on_status(state, author)
         self._troubles.on_status(author, scored, self)
 
         published = None if status.document.meta is None else status.document.meta.last_published_time
@@ -509,6 +517,7 @@ class PublisherFold(FarmQueries):
         middle_date = self._candidates.middle_date()
         if middle_date is not None:
             state.farm_time_ms = middle_date
+        forgetting.on_farm_time(state)
         is_unreached = self._judge_from_outside()
         chosen, because = self._choose(author if counted else 0)
         because = "unreached" if is_unreached else because

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.levels import COMPARING, FIRST_ALGORITHM, LEASES, OUTSIDE, level_of
+from garlicfarm.levels import COMPARING, FIRST_ALGORITHM, FORGETTING, LEASES, OUTSIDE, level_of
 from garlicfarm.publishing.administration import MAX_LEASE_MS, LeaseMs
 from garlicfarm.publishing.clients import MAX_LISTED, NOBODY
 from garlicfarm.publishing.documents import (
@@ -108,6 +108,18 @@ class ComparedState(msgspec.Struct, kw_only=True):
     """the members by what they hold, where no majority says which is right"""
 
 
+class ServedState(msgspec.Struct, kw_only=True):
+    """How long the farm has served, and since when each member is silent (D28)."""
+
+    ms: U63 = 0
+    """for how long it has, since the raise to level 4"""
+    until_ms: _Date = 0
+    """the farm time up to which that is counted"""
+    heard: dict[_ServerId, U63] = {}
+    """member → ``ms`` at its newest status; before its first one, at the Configuration that made it a member,
+    or at the raise"""
+
+
 class FarmState(msgspec.Struct, kw_only=True):
     """The fold's state; by `encode_state`, the snapshot (statuses in it verbatim)."""
 
@@ -135,6 +147,8 @@ class FarmState(msgspec.Struct, kw_only=True):
     outside: OutsideState | msgspec.UnsetType = msgspec.UNSET
     """since level 3"""
     compared: ComparedState | msgspec.UnsetType = msgspec.UNSET
+    """since level 4"""
+    served: ServedState | msgspec.UnsetType = msgspec.UNSET
     """since level 4"""
 
 
@@ -189,6 +203,10 @@ def is_consistent(state: FarmState) -> bool:
         and isinstance(state.compared, ComparedState) == (level_of(state.algorithm) >= COMPARING)
         and (not state.compared or state.compared.claims.keys() <= members)
         and (not state.compared or state.compared.contradicted.keys() <= state.compared.claims.keys())
+        and isinstance(state.served, ServedState) == (level_of(state.algorithm) >= FORGETTING)
+        and (not state.served or state.served.heard.keys() == members)
+        and (not state.served or max(state.served.heard.values(), default=0) <= state.served.ms)
+        and (bool(state.served) or policy.forget is msgspec.UNSET)
     )
 
 
@@ -200,6 +218,7 @@ def encode_state(state: FarmState) -> bytes:
         "leases": _sorted_maps(state.leases) if state.leases else msgspec.UNSET,
         "outside": _sorted_maps(state.outside) if state.outside else msgspec.UNSET,
         "compared": _sorted_maps(state.compared) if state.compared else msgspec.UNSET,
+        "served": _sorted_maps(state.served) if state.served else msgspec.UNSET,
     }
     return msgspec.json.encode(
         _sorted_maps(msgspec.structs.replace(state, records=records, policy=policy, **since_levels))

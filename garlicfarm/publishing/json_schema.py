@@ -68,7 +68,10 @@ def entry_schema() -> dict[str, Any]:
 
 def _order(action: str, args: type[msgspec.Struct], definitions: dict[str, Any]) -> dict[str, Any]:
     shown = _struct(args, definitions)
-    if shown["properties"] and not shown["required"]:
+    if action == "forget":  # how many, only beside when
+        when = {"required": ["after_ms"], "properties": {"after_ms": {"type": "integer"}}}
+        shown["anyOf"] = [when, {"properties": {"min_members": {"type": "null"}}}]
+    elif shown["properties"] and not shown["required"]:
         shown["anyOf"] = [
             {"required": [name], "properties": {name: {"type": "integer"}}} for name in shown["properties"]
         ]

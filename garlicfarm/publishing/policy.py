@@ -14,7 +14,14 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing import clients
-from garlicfarm.publishing.administration import ControlMs, LifetimeMs, Margin, Percent
+from garlicfarm.publishing.administration import (
+    LEAST_MEMBERS,
+    ControlMs,
+    LifetimeMs,
+    Margin,
+    MinMembers,
+    Percent,
+)
 from garlicfarm.publishing.documents import U63, IntervalMs, PublishConfig, Staleness
 from garlicfarm.publishing.entries import Administrative, Leaf
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -36,6 +43,14 @@ class Order(msgspec.Struct, frozen=True):
     by: str
     date: U63
     index: U63
+
+
+class Forget(msgspec.Struct, frozen=True, kw_only=True):
+    """Members that have been silent for ``after_ms`` are removed while there are more than ``min_members``
+    (D28). The order's own bounds are those of `garlicfarm.publishing.administration`."""
+
+    after_ms: U63
+    min_members: MinMembers = LEAST_MEMBERS
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +76,13 @@ class Policy(msgspec.Struct, kw_only=True):
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
     """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
-    ``publish``, ``remove ID``, ``level N``, ``lease``, ``control``"""
+    ``publish``, ``remove ID``, ``level N``, ``lease``, ``control``, ``forget``"""
     control_ms: ControlMs | msgspec.UnsetType = msgspec.UNSET
     """since the first order ``control``, at level 3 or above"""
     clients: clients.Clients | msgspec.UnsetType = msgspec.UNSET
     """since the first order for clients, at level 3 or above; ``orders`` has none of those"""
+    forget: Forget | msgspec.UnsetType = msgspec.UNSET
+    """while an order says so, at level 4 or above"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
         """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
@@ -104,6 +121,10 @@ class Policy(msgspec.Struct, kw_only=True):
                     self.overrides[member] = msgspec.convert(mode, PublishConfig)
             case "control":
                 self.control_ms = msgspec.convert(args["ms"], int)
+            case "forget":
+                given = {name: value for name, value in args.items() if value is not None}
+                in_force = "after_ms" in given
+                self.forget = msgspec.convert(given, Forget) if in_force else msgspec.UNSET
             case "remove":
                 key = f"remove {args['member']}"
             case "level":

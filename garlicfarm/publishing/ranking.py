@@ -5,7 +5,7 @@
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
      "lease_ms", "lease_ordered_ms", "lease_before_ms", "election_timeout_ms", "counted": [figure …],
-     "control_ms", "banned": int, "allowed": int,
+     "control_ms", "banned": int, "allowed": int, "forget": {"after_ms", "min_members"},
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
      "members": [{"id", "score": int | null, "measured": percent | null,
@@ -24,7 +24,8 @@ longer lease may still run; ``election_timeout_ms`` once a leader told it (D27).
 ``measured``: how much of the score is measured (`scoring.measured`). ``counted``, since level 3: the figures
 that count (`scoring`). Beside it ``control_ms``, for how long a control counts that was reached (D25), and
 how many clients are banned, or on the access list (`clients`): a ban that is over counts until the next order
-for clients. ``left_out`` is true for a part without any, and else absent.
+for clients. ``forget``, while there is such an order: members that are silent for so long are removed
+(`forgetting`). ``left_out`` is true for a part without any, and else absent.
 ``orders``: the user, date and index that set each value in force (`policy`).
 ``publication``: whether the publisher publishes (`publication`).
 
@@ -32,7 +33,8 @@ The ``reason`` of a member explains its place in one phrase.
 
 The ``why`` of a member has, in this order: the parts that are left out, or that its status does not report,
 whether it is recent, whether it is eligible, and where they apply its sanction, whether it reaches what the
-publisher publishes (D25), that it is the publisher or when it would be, and that it still holds the role.
+publisher publishes (D25), that it is the publisher or when it would be, that it still holds the role, and
+when it will be removed.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.levels import OUTSIDE
-from garlicfarm.publishing import outside, publication, scoring
+from garlicfarm.publishing import forgetting, outside, publication, scoring
 from garlicfarm.publishing.documents import OutsideReport
 from garlicfarm.publishing.events import SHORT_REASONS, reason_of
 from garlicfarm.publishing.farm_queries import FarmQueries
@@ -67,6 +69,7 @@ BECAUSE: Mapping[str, str] = {
 def ranking(farm: FarmQueries) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
     eligible, measured = {*farm.eligible()}, farm.measured()
+    removals = {silence.member: [silence.told] for silence in forgetting.silences(farm)}
     policy = farm.policy
     return {
         "schema": "garlicfarm.ranking/1",
@@ -83,12 +86,13 @@ def ranking(farm: FarmQueries) -> dict[str, object]:
         "due_since": farm.due_since,
         **farm.lease_figures(),
         **(_since_level_3(farm) if farm.level >= OUTSIDE else {}),
+        **({"forget": msgspec.to_builtins(policy.forget)} if policy.forget else {}),
         "holders": list(farm.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
         "publication": publication.publication(farm),
         "members": [
-            _member(farm, member, measured.get(member), eligible=member in eligible)
+            _member(farm, member, measured.get(member), removals.get(member, []), eligible=member in eligible)
             for member in farm.order()
         ],
     }
@@ -104,7 +108,9 @@ def _since_level_3(farm: FarmQueries) -> dict[str, object]:
     }
 
 
-def _member(farm: FarmQueries, member: int, measured: int | None, *, eligible: bool) -> dict[str, object]:
+def _member(
+    farm: FarmQueries, member: int, measured: int | None, removal: list[str], *, eligible: bool
+) -> dict[str, object]:
     record, scored = farm.state.records[member], farm.statuses.get(member)
     return {
         "id": member,
@@ -121,7 +127,7 @@ def _member(farm: FarmQueries, member: int, measured: int | None, *, eligible: b
         "lead": record.lead,
         "sanction": record.sanction,
         "reason": _reason(farm, member, eligible=eligible),
-        "why": _why(farm, member, eligible=eligible),
+        "why": [*_why(farm, member, eligible=eligible), *removal],
     }
 
 

@@ -20,6 +20,8 @@ nobody else may be named.
 *Members differ.* Most others contradict what a member holds, or members hold different things and no majority
 says which is right (`comparing`).
 
+*Silence.* A member that will be removed if it stays silent (`forgetting`).
+
 *Keys.* A member's offline keys have expired, or will soon (`publication.expiry_problem`).
 
 *Clocks.* Of three recent members or more, one whose statuses contradict farm time by more than `MOST_SKEW_MS`
@@ -37,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from garlicfarm.publishing import outside
+from garlicfarm.publishing import forgetting, outside
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.farm_queries import FarmQueries
 from garlicfarm.publishing.fold_state import ScoredStatus
@@ -108,6 +110,7 @@ class Troubles:
             *self._publication(farm),
             *_unreached(farm),
             *_differing(farm),
+            *_silent(farm),
             *self._expired(farm, now_ms, own_until_ms),
             *_keys(farm, now_ms),
             *self._clocks(farm, own_clock),
@@ -208,6 +211,12 @@ def _differing(farm: FarmQueries) -> Iterator[Trouble]:
             "show, then run `garlicfarm member repair` on the machine of a wrong one, while a right one "
             "leads",
         )
+
+
+def _silent(farm: FarmQueries) -> Iterator[Trouble]:
+    for silence in forgetting.silences(farm):
+        member = silence.member
+        yield Trouble("health", f"silent {member}", f"member {member} is {silence.told}")
 
 
 def _keys(farm: FarmQueries, now_ms: int) -> Iterator[Trouble]:

@@ -107,7 +107,7 @@ GROUND = {
         "metrics",
         "names",
     ),
-    *("lazy_names", "printable", "refusals", "regular_files", "round_trips", "trouble"),
+    *("lazy_names", "printable", "refusals", "regular_files", "request_body", "round_trips", "trouble"),
 }
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
@@ -144,6 +144,7 @@ ROOMS: dict[str, set[str]] = {
     "printable": set(),
     "publisher": {"i2p", "publishing"},
     "regular_files": set(),
+    "request_body": set(),
     "router": {"publishing"},
     "service_keys": {"credentials", "i2p", "publisher", "transport"},
     "setup": {

@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
 }
 FINDINGS = ("lost", "settled", "timeouts")
 CLIENTS = ("ban", "unban", "allow", "disallow")
-SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2, "timeouts": 2, "control": 3}
+SINCE = {"level": 1, "lease": 2, "lost": 2, "settled": 2, "timeouts": 2, "control": 3, "forget": 4}
 SINCE |= dict.fromkeys(CLIENTS, 3)
 MILLION = 1_000_000
 YEAR_2020_MS = 1_577_836_800_000
@@ -179,6 +179,7 @@ class NaiveFold:
         self.claimed: dict[int, dict[str, Any]] = {}
         self.contradicted: dict[int, dict[str, Any]] = {}
         self.disagreeing: list[list[int]] = []
+        self.times: list[tuple[int, int, int]] = []  # index, farm time, and the longest step; since level 4
         self.lease: dict[str, int] | None = None  # since level 2
         self.since_level_2 = 0
 
@@ -195,6 +196,12 @@ class NaiveFold:
                 continue
             if key == "control":
                 policy["control_ms"] = args["ms"]
+            elif key == "forget":
+                policy.pop("forget", None)
+                in_force = args.get("after_ms") is not None
+                if in_force:
+                    least = args.get("min_members") or 3
+                    policy["forget"] = {"after_ms": args["after_ms"], "min_members": least}
             elif key == "interval":
                 policy["interval_ms"] = args["ms"]
             elif key == "staleness":
@@ -414,6 +421,7 @@ class NaiveFold:
         self.unreached = {one: times for one, times in self.unreached.items() if one in members}
         if self.level >= 4 and self.agreed is None:
             self.agreed = []
+            self.times = [(index, self.farm_time_ms, 0)]
         self.claimed = {one: claim for one, claim in self.claimed.items() if one in members}
         self.contradicted = {one: found for one, found in self.contradicted.items() if one in members}
         if sum(one in self.contradicted for one in members) >= len(members) / 2:
@@ -620,6 +628,9 @@ class NaiveFold:
         dates = sorted(self.newest(one).date for one in self.members if self.recent(one))
         if dates:
             self.farm_time_ms = dates[(len(dates) - 1) // 2]
+        if self.level >= 4:
+            policy = self.policy()
+            self.times.append((index, self.farm_time_ms, policy["R"] * policy["interval_ms"]))
         is_unreached = self.level >= 3 and self._is_unreached(index)
         chosen, because = self._choose(said)
         if is_unreached:
@@ -728,7 +739,7 @@ class NaiveFold:
         if "clients" in policy:
             policy["clients"] = {name: dict(sorted(one.items())) for name, one in policy["clients"].items()}
         # In the order of the fold's fields.
-        for name in ("control_ms", "clients"):
+        for name in ("control_ms", "clients", "forget"):
             if name in policy:
                 policy[name] = policy.pop(name)
         statuses: list[str] = []
@@ -753,7 +764,8 @@ class NaiveFold:
             }
             | self._leases()
             | self._outside()
-            | self._compared(),
+            | self._compared()
+            | self._served(),
             separators=(",", ":"),
             ensure_ascii=False,
         )
@@ -785,6 +797,26 @@ class NaiveFold:
             "disagreeing": self.disagreeing,
         }
         return {"compared": told}
+
+    def served(self, upto: int) -> tuple[int, int]:
+        """For how long the farm has served after the entry at that index, and up to which farm time."""
+        total, latest = 0, self.times[0][1]
+        for index, time_ms, longest_ms in self.times[1:]:
+            if index <= upto and not latest - longest_ms <= time_ms <= latest:
+                total += min(time_ms - latest, longest_ms) if time_ms > latest else 0
+                latest = time_ms
+        return total, latest
+
+    def _served(self) -> dict[str, Any]:
+        if self.agreed is None:
+            return {}
+        since = {}
+        for one in self.members:
+            newest = self.newest(one)
+            # The step of the Configuration that makes it a member is after that.
+            since[one] = self.served(max(newest.index if newest else 0, self.joined[one] - 1))[0]
+        total, latest = self.served(2**63)
+        return {"served": {"ms": total, "until_ms": latest, "heard": since}}
 
     def _record(self, member: int, statuses: list[str]) -> dict[str, Any]:
         newest = self.newest(member)

@@ -127,6 +127,7 @@ ARGS: dict[str, dict[str, Any]] = {
     "settled": {"index": 1, "term": 1},
     "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
     "control": {"ms": 10_000},
+    "forget": {"after_ms": 3_600_000, "min_members": 3},
     "ban": {"hash": encode(bytes(32)), "until_ms": T0},
     "unban": {"hash": encode(bytes(32))},
     "allow": {"hash": encode(bytes(32))},

@@ -223,6 +223,7 @@ class Script:
             ("ban", {"hash": client, "until_ms": until_ms}),
             *((action, {"hash": client}) for action in ("ban", "unban", "allow", "disallow", "disallow")),
             ("control", {"ms": chance.choice([10_000, 3_600_000])}),
+            ("forget", chance.choice([{}, {"after_ms": 3_600_000, "min_members": chance.choice([None, 4])}])),
         ]
         action, args = chance.choice([*orders, *for_clients])
         return self.order(action, "alice", args)

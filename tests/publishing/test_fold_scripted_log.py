@@ -33,7 +33,7 @@ STATES_OF_LEVEL = {
     1: "7c7ad91f44d9a779b2a19bff30409c341737992ca3447194fad4097b8859e0ee",
     2: "29ccc2bfb6941f7c494b31ca8020623b9b460b349fd7b4646f6ea637a94ef6c6",
     3: "6973d8e684a8fdc06b446959e8b16fb3118db93ec8cdd48d90138ae6d2aaddaf",
-    4: "24e46f48ce91e44447f2a96546586bc857e20e2039fa75728227a5d9f5057472",
+    4: "97328a1fd4ad097723c308655cccbba2e595b4b03f095ad1316b9df464bf1f25",
 }
 """The same of each level, the last entry being the order that raises it, as the first program that could it
 made them"""

@@ -163,6 +163,8 @@ VALID_ARGS = {
     "settled": {"index": 1, "term": 1},
     "timeouts": {"election_ms": 20_000, "lease_ms": 60_000, "term": 1},
     "ban": {"hash": encode(bytes(32)), "until_ms": 1},
+    "forget": {"after_ms": 3_600_000, "min_members": 3},
+    "forget without a time": {"after_ms": None, "min_members": 3},
 }
 
 

@@ -19,6 +19,7 @@ from garlicfarm.config.model import NotifySection
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import cause_of
 from garlicfarm.node.notifier.notices import Notice
+from garlicfarm.request_body import RequestBody
 
 SIGNATURE = "Garlic-Farm-Signature"
 PASSED_ON = ("PATH", "HOME", "LANG")
@@ -71,7 +72,7 @@ class WebhookReceiver:
         if self._secret is not None:
             headers[SIGNATURE] = f"sha256={hmac.new(self._secret, body, sha256).hexdigest()}"
         try:
-            request = httpx.Request("POST", self._url, headers=headers, content=_Body(body))
+            request = httpx.Request("POST", self._url, headers=headers, content=RequestBody(body))
             # A transport: a client would follow the proxies of the environment.
             async with httpx.AsyncHTTPTransport() as transport:
                 status = (await transport.handle_async_request(request)).status_code
@@ -84,22 +85,6 @@ class WebhookReceiver:
         if not 200 <= status < 300:
             later = status >= 500 or status in (408, 425, 429)
             raise NotTaken(f"HTTP status {status}", is_final=not later)
-
-
-class _Body:
-    """What a request carries, at once. httpx makes a generator of bytes, and leaves that to the garbage
-    collector where writing is cancelled."""
-
-    def __init__(self, content: bytes) -> None:
-        self._parts = iter([content])
-
-    def __aiter__(self) -> _Body:
-        return self
-
-    async def __anext__(self) -> bytes:
-        for part in self._parts:
-            return part
-        raise StopAsyncIteration
 
 
 class CommandReceiver:

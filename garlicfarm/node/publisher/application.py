@@ -18,6 +18,7 @@ from garlicfarm.errors import StorageError
 from garlicfarm.leases import LeaseGranter
 from garlicfarm.levels import OUTSIDE
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.publisher.forgetter import Forgetter
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.published_record import PublishedRecord, next_boot
@@ -37,8 +38,8 @@ from garlicfarm.wire.messages import Configuration, Grant
 
 
 class PublisherApplication(Application, LeaseUser):
-    """``fold`` names the publisher; the tasks report this node's status, hand over the leadership, and
-    publish."""
+    """``fold`` names the publisher; the tasks report this node's status, publish, hand over the leadership,
+    and remove members that stay silent."""
 
     def __init__(self, farm: str) -> None:
         self.fold = PublisherFold(farm)
@@ -102,6 +103,7 @@ class PublisherApplication(Application, LeaseUser):
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
             nursery.start_soon(self._part.run)
             nursery.start_soon(HandOver(context, fold).run)
+            nursery.start_soon(Forgetter(context, fold).run)
 
     async def _next_boot(self, path: Path) -> int:
         try:

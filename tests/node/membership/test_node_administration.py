@@ -113,6 +113,32 @@ async def test_every_action_is_one_entry_that_all_nodes_obey_alike(
         assert (policy(nodes, 2))["orders"] == orders
 
 
+async def test_silent_members_are_removed_by_an_order_that_says_so_where_it_removes_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        assert await command(nodes, 1, "farm", "set", "min_members=4", "forget_after=7d") == 0
+        assert (
+            "none of the 3 members is removed: that needs more than min_members=4" in capsys.readouterr().err
+        )
+        assert policy(nodes, 1)["forget"] == {"after_ms": 604_800_000, "min_members": 4}
+        assert await command(nodes, 1, "farm", "show") == 0
+        shown = r"\n  forget       members silent for 7d, while there are more than 4 \(by local, .*\)\n"
+        assert re.search(shown, capsys.readouterr().out)
+        assert await command(nodes, 1, "farm", "set", "forget_after=off") == 0
+        assert capsys.readouterr().err == ""
+        assert not {"forget"} & {*policy(nodes, 1), *policy(nodes, 1)["orders"]}
+
+
+async def test_farm_without_statuses_takes_no_order_to_remove_members(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with cluster(tmp_path, application="log") as nodes:
+        await nodes.leader()
+        assert await command(nodes, 1, "farm", "set", "forget_after=7d") == 1
+        assert "the application log has nothing to administer" in capsys.readouterr().err
+
+
 async def test_who_is_no_admin_administers_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +278,16 @@ def paths(path: str, value: Any) -> Iterator[str]:
         (["set", "interval=999ms"], "interval must be 1s to 1h"),
         (["set", "interval=2h"], "interval must be 1s to 1h"),
         (["set", "control=9s"], "control must be 10s to 1h"),
+        (["set", "forget_after=0"], "forget_after must be 1h to 365d, or off"),
+        (["set", "forget_after=59m"], "forget_after must be 1h to 365d, or off"),
+        (["set", "forget_after=366d"], "forget_after must be 1h to 365d, or off"),
+        (["set", "forget_after=never"], "forget_after=never: it must be seconds, or a number"),
+        (
+            ["set", "forget_after=7d", "min_members=2"],
+            "min_members must be 3 to 1000: two members can lose no",
+        ),
+        (["set", "min_members=3"], "min_members needs a time beside it"),
+        (["set", "min_members=3", "forget_after=off"], "min_members needs a time beside it"),
         (["set", "margin=1000001"], "margin must be 0 to 1000000"),
         (["set", "lifetime=1s"], "lifetime must be 10m to 18h"),
         (
