@@ -52,8 +52,6 @@ from garlicfarm.publishing.sensing import Sensing, Turn
 from garlicfarm.publishing.status_turns import StatusTurns
 from garlicfarm.wire.messages import Grant
 
-__all__ = ["Figures", "MemberCore", "MemberSetup", "Now", "Surroundings"]
-
 WATCH_MS = 1_000
 """Services, keys and the wall clock change without an event."""
 _ROUNDS = 20

@@ -19,7 +19,8 @@ from garlicfarm.publishing import fold as fold_module
 from garlicfarm.publishing.documents import Bandwidth, DestinationStatus, NodeReport, RouterStatus
 from garlicfarm.publishing.entries import encode_admin, parse_entry
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.member_core import Figures, MemberCore
+from garlicfarm.publishing.member_standing import MemberSetup, Now
 from garlicfarm.publishing.orders import ClockReading, Published
 from garlicfarm.publishing.publisher_core import Traits
 from tests.mutants import Mutant, planted, read_mutants

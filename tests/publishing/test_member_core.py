@@ -15,7 +15,8 @@ from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus, MetaStatus, NodeReport
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.member_core import Figures, MemberCore
+from garlicfarm.publishing.member_standing import MemberSetup, Now
 from garlicfarm.publishing.orders import ClockReading, KeyReport, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import PublisherCore, Traits
 from garlicfarm.wire.messages import Grant

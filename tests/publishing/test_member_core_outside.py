@@ -7,7 +7,8 @@ from typing import Any
 
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.member_core import Figures, MemberCore
+from garlicfarm.publishing.member_standing import MemberSetup, Now
 from garlicfarm.publishing.orders import ClockReading
 from tests.publishing.scripted_log import T0, destination
 from tests.publishing.test_fold_leases import LeaseLog, named_1

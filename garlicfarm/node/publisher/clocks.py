@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from garlicfarm.node.boot_clock import boot_ms
-from garlicfarm.publishing.member_core import Now
+from garlicfarm.publishing.member_standing import Now
 
 
 def now() -> Now:

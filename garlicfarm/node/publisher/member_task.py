@@ -24,7 +24,8 @@ from garlicfarm.publisher import KeyReport, Published, Publisher, PublishOrder
 from garlicfarm.publishing.clients import NOBODY
 from garlicfarm.publishing.documents import DestinationStatus
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.member_core import MemberCore, MemberSetup
+from garlicfarm.publishing.member_core import MemberCore
+from garlicfarm.publishing.member_standing import MemberSetup
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from garlicfarm.wire.messages import Grant
 

@@ -12,7 +12,8 @@ from garlicfarm.leases import LeaseGranter
 from garlicfarm.publishing import granting
 from garlicfarm.publishing.documents import PublishConfig
 from garlicfarm.publishing.fold import PublisherFold
-from garlicfarm.publishing.member_core import Figures, MemberCore, MemberSetup, Now
+from garlicfarm.publishing.member_core import Figures, MemberCore
+from garlicfarm.publishing.member_standing import MemberSetup, Now
 from garlicfarm.publishing.orders import ClockReading
 from garlicfarm.publishing.publisher_core import Traits
 from garlicfarm.publishing.sensing import Probe

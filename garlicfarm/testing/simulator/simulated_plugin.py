@@ -11,7 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from garlicfarm.publishing.member_core import MemberCore, Now
+from garlicfarm.publishing.member_core import MemberCore
+from garlicfarm.publishing.member_standing import Now
 from garlicfarm.publishing.orders import ClockReading, Published, PublisherStatus
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from garlicfarm.testing.simulator.network import Scheduler

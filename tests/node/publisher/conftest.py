@@ -10,7 +10,7 @@ import trio
 
 from garlicfarm.node.publisher import clocks
 from garlicfarm.publisher import Published
-from garlicfarm.publishing.member_core import Now
+from garlicfarm.publishing.member_standing import Now
 from tests.publishing.scripted_log import T0
 
 

@@ -12,7 +12,8 @@ from garlicfarm.config import PublisherSection
 from garlicfarm.node.publisher import clocks
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher, traits_of
 from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherStatus, PublishOrder
-from garlicfarm.publishing.member_core import MemberCore, Now
+from garlicfarm.publishing.member_core import MemberCore
+from garlicfarm.publishing.member_standing import Now
 from garlicfarm.publishing.publisher_core import Call, PublisherCore
 from tests.publishing.publisher_bench import HandRole
 

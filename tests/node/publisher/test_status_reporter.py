@@ -22,7 +22,7 @@ from garlicfarm.node.publisher.member_task import MemberTask
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S
 from garlicfarm.publishing.documents import DestinationStatus, RemoteStatus, RouterStatus
 from garlicfarm.publishing.entries import encode_admin
-from garlicfarm.publishing.member_core import Now
+from garlicfarm.publishing.member_standing import Now
 from garlicfarm.refusals import Refusal
 from garlicfarm.router import STATUS_TIMEOUT_S, OwnLookUp, Router, StreamFigures, Tunnels
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher
