@@ -40,7 +40,9 @@ def dial_url_problem(text: str) -> str | None:
     try:
         encoded = endpoint.host.encode("idna")
     except UnicodeError as error:
-        return f"{what}no host has this name: {error.__cause__ or error}"
+        # Each Python says it in another form; from 3.13 on with the codec's name and positions.
+        reason = error.reason if isinstance(error, UnicodeEncodeError) else error.__cause__ or error
+        return f"{what}no host has this name: {reason}"
     if len(encoded) > MAX_HOST_BYTES:
         return f"{what}the name of a host has at most {MAX_HOST_BYTES} characters, this one {len(encoded)}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -276,7 +277,9 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
                 while answers.count(b"HTTP/1.1 ") < 20:
                     answers += await stream.receive_some()
             assert answers.count(b"HTTP/1.1 429 ") == 20
-            assert b"retry-after: 1000\r\n" in answers.lower()
+            wait_s = re.search(rb"\r\nretry-after: (\d+)\r\n", answers.lower())
+            assert wait_s is not None
+            assert 0 < int(wait_s[1]) <= 1000  # less on a machine that does much else beside
         assert looked_up == ["paul"]
         with pytest.raises(UnreachableError, match="not checked"):
             async with node.client(url, user="paul") as client:

@@ -146,7 +146,7 @@ def test_joining_node_overwrites_nothing(tmp_path: Path, present: str) -> None:
         ("ssl://0.0.0.0:5", "0.0.0.0 means all addresses"),
         ("ssl://d.example:0", "port 0 means any free port"),
         ("ssl://d.example:100000", "the port 100000 is larger than 65535"),
-        (f"ssl://{'d' * 64}.example:5", "no host has this name: label empty or too long"),
+        (f"ssl://{'d' * 64}.example:5", "no host has this name: label (empty or )?too long"),
         (f"ssl://{'d.' * 127}example:5", "at most 253 characters, this one 261"),
         ("tcp://d.example:5", "names no transport"),
         ("d.example", "not of the form scheme://host:port"),
