@@ -275,7 +275,8 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
                 await stream.send_all((guess + b"\r\n") * 20)
                 answers = b""
                 while answers.count(b"HTTP/1.1 ") < 20:
-                    answers += await stream.receive_some()
+                    answers += (part := await stream.receive_some())
+                    assert part, answers
             assert answers.count(b"HTTP/1.1 429 ") == 20
             wait_s = re.search(rb"\r\nretry-after: (\d+)\r\n", answers.lower())
             assert wait_s is not None
