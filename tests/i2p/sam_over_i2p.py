@@ -55,10 +55,7 @@ async def fetch(router: I2pdRouter, destination: bytes) -> float:
             await trio.sleep(0.5)
 
 
-async def publish(made: SamPublisher, due_index: int, floodfills: Floodfills) -> float:
-    """How long it takes until the publisher says so, s. Returns once all floodfills have its LeaseSet: a
-    client that is given the former publisher's keeps it for as long as its leases last."""
-    before = await floodfills.counts()
+async def publish(made: SamPublisher, due_index: int) -> float:
     begun = trio.current_time()
     with trio.fail_after(HANG_GUARD_S):
         date_ms = now_ms()
@@ -66,7 +63,14 @@ async def publish(made: SamPublisher, due_index: int, floodfills: Floodfills) ->
             PublishOrder(due_index=due_index, published_ms=date_ms, expires_ms=date_ms + 600_000)
         )
     assert (await made.status()).is_publishing
-    took_s = trio.current_time() - begun
+    return trio.current_time() - begun
+
+
+async def succeed(made: SamPublisher, due_index: int, floodfills: Floodfills) -> float:
+    """The same after another publisher. Returns once all floodfills have the LeaseSet: a client that is given
+    the former one keeps that for as long as its leases last."""
+    before = await floodfills.counts()
+    took_s = await publish(made, due_index)
     await floodfills.all_newer(before)
     return took_s
 
@@ -93,7 +97,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
     first = publisher(network[A], keys_path)
     async with first:
         await first.standby()
-        tell("published", seconds=await publish(first, 1, floodfills))
+        tell("published", seconds=await publish(first, 1))
         tell("fetched", seconds=await fetch(network[C], keys.destination))
         with trio.fail_after(HANG_GUARD_S):
             await first.retire(None)
@@ -101,29 +105,27 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         second = publisher(network[B], keys_path)
         async with second:
             await second.standby()
-            tell("published", seconds=await publish(second, 2, floodfills))
+            tell("published", seconds=await succeed(second, 2, floodfills))
             tell("fetched", seconds=await fetch(network[D], keys.destination))
             network.kill(B + 1)
             seconds, problem = await lost(second)
             tell("killed", seconds=seconds, problem=problem)
         await first.standby()
         # The same destination on the same router.
-        tell("published", seconds=await publish(first, 3, floodfills))
+        tell("published", seconds=await succeed(first, 3, floodfills))
         tell("fetched", seconds=await fetch(network[E], keys.destination))
         os.kill(network[A].pid, signal.SIGSTOP)
         seconds, problem = await lost(first)
         tell("hangs", seconds=seconds, problem=problem)
         os.kill(network[A].pid, signal.SIGCONT)
         await first.standby()
-        tell("published", seconds=await publish(first, 4, floodfills))
+        tell("published", seconds=await publish(first, 4))
 
     other = bundle(now_ms(), hops=0)
     write_bundle(directory / "other.bundle", other)
     async with publisher(network[A], directory / "other.bundle") as third:
         await third.standby()
-        floodfills = Floodfills(network[-FLOODFILLS:], other.destination)
-        seconds = await publish(third, 5, floodfills)
-        tell("published", seconds=seconds, transient=third.key is not None)
+        tell("published", seconds=await publish(third, 5), transient=third.key is not None)
         tell("fetched", seconds=await fetch(network[C], other.destination))
 
 
