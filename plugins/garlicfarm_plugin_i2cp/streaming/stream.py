@@ -350,7 +350,7 @@ class Stream:
         if flags & SYNCHRONIZE:
             packet.flags |= MAX_PACKET_SIZE
             packet.max_data = self._max_data
-        # Java I2P ignores a RESET that it cannot verify: it may have no answer to its SYN to know our keys by.
+        # Java I2P ignores a RESET that it cannot verify: it may have no answer to its SYN to know the key by.
         if flags & SYNCHRONIZE or (flags & RESET and not self.is_established):
             packet.flags |= FROM_INCLUDED
             packet.destination = self._keys.destination
