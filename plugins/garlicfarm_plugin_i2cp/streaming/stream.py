@@ -348,12 +348,9 @@ class Stream:
         if packet.delay_ms is not None:
             packet.flags |= DELAY_REQUESTED
         if flags & SYNCHRONIZE:
-            packet.flags |= MAX_PACKET_SIZE
-            packet.max_data = self._max_data
-        # Java I2P ignores a RESET that it cannot verify: it may have no answer to its SYN to know the key by.
-        if flags & SYNCHRONIZE or (flags & RESET and not self.is_established):
-            packet.flags |= FROM_INCLUDED
+            packet.flags |= FROM_INCLUDED | MAX_PACKET_SIZE
             packet.destination = self._keys.destination
+            packet.max_data = self._max_data
             if self._keys.offline is not None:
                 packet.flags |= OFFLINE_SIGNATURE
                 packet.signed_options = self._keys.offline.encode()
