@@ -82,11 +82,12 @@ test-i2p: WORKERS = 3
 test-i2p: .venv/test i2pd ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
 	$(PYTEST) --no-loadscope-reorder -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
-# Each network has several Java virtual machines: two at a time.
+# Each network has several Java virtual machines, and mostly waits: four at a time. Its tests share nothing.
+test-java: WORKERS = 4
 test-java: .venv/test ## farms and services at Java I2P routers: JAVA_I2P=DIRECTORY of python -m tools.java_i2p (needs i2pd of 2.47 or later; minutes)
 	@test -f "$(JAVA_I2P)/lib/router.jar" || { \
 		echo "skipped: JAVA_I2P= must name a directory that python -m tools.java_i2p has made"; exit 0; }; \
-	JAVA_I2P="$(abspath $(JAVA_I2P))" exec $(PYTEST) -m javai2p --must-run "javai2p i2pd netns $(MUST_RUN)" tests/java
+	JAVA_I2P="$(abspath $(JAVA_I2P))" exec $(PYTEST) --dist worksteal -m javai2p --must-run "javai2p i2pd netns $(MUST_RUN)" tests/java
 
 # The C programs listen at all addresses; its tower needs one that is no loopback address.
 test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=DIRECTORY with its programs (needs iproute2)

@@ -23,12 +23,6 @@ JARS = Path("/usr/share/java")
 JETTY = ("http", "io", "security", "server", "servlet", "util")
 SERVLETS = ("servlet-api", *(f"jetty9-{each}" for each in JETTY))
 
-# A LeaseSet is not looked up through an outbound tunnel without hops: the floodfill's RouterInfo is sought in
-# the client's own store, which has none. Only private networks have such tunnels.
-PATCHED = "router/java/src/net/i2p/router/networkdb/kademlia/IterativeSearchJob.java"
-WRONG = "if (_facade.lookupLocallyWithoutValidation(peer) == null)"
-RIGHT = "if (ctx.netDb().lookupLocallyWithoutValidation(peer) == null)"
-
 # I2PControl names one class of a service wrapper, for restarts, which no test asks for.
 WRAPPER = """\
 package org.tanukisoftware.wrapper;
@@ -42,6 +36,32 @@ class Part(NamedTuple):
     name: str
     source: str
     without: str = ""
+
+
+class Patch(NamedTuple):
+    """What is wrong in a file on private networks only."""
+
+    file: str
+    wrong: str
+    right: str
+
+
+PATCHES = (
+    # A LeaseSet is not looked up through an outbound tunnel without hops, which only they have: a floodfill's
+    # RouterInfo is sought in the client's own store, which has none.
+    Patch(
+        "router/java/src/net/i2p/router/networkdb/kademlia/IterativeSearchJob.java",
+        "if (_facade.lookupLocallyWithoutValidation(peer) == null)",
+        "if (ctx.netDb().lookupLocallyWithoutValidation(peer) == null)",
+    ),
+    # What is read from disk before the peer manager stands is no floodfill until it changes: of a few files,
+    # sometimes all.
+    Patch(
+        "router/java/src/net/i2p/router/startup/BootCommSystemJob.java",
+        "startupDb();\n        getContext().jobQueue().addJob(new BootPeerManagerJob(getContext()));",
+        "new BootPeerManagerJob(getContext()).runJob();\n        startupDb();",
+    ),
+)
 
 
 PARTS = (
@@ -88,13 +108,14 @@ def make(source: Path, library: Path, work: Path) -> None:
             if each.name != "package-info.java"
             and not (part.without and each.is_relative_to(folder / part.without))
         ]
-        if source / PATCHED in files:
-            text = (source / PATCHED).read_text(encoding="utf-8")
-            if WRONG not in text:
-                print(f"{PATCHED} is not the file that was patched: tunnels need a hop", file=sys.stderr)
-            patched = work / Path(PATCHED).name
-            patched.write_text(text.replace(WRONG, RIGHT), encoding="utf-8")
-            files[files.index(source / PATCHED)] = patched
+        for patch in PATCHES:
+            if source / patch.file in files:
+                text = (source / patch.file).read_text(encoding="utf-8")
+                if patch.wrong not in text and patch.right not in text:
+                    print(f"{patch.file} is not the file that was patched: see PATCHES", file=sys.stderr)
+                patched = work / Path(patch.file).name
+                patched.write_text(text.replace(patch.wrong, patch.right), encoding="utf-8")
+                files[files.index(source / patch.file)] = patched
         classes = work / part.name
         compile_(files, library, classes, "--release", "11")
         for each in folder.rglob(

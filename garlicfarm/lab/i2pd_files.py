@@ -217,10 +217,13 @@ class RouterPlan:
         ]
 
     def has_keys(self, data_dir: Path) -> bool:
-        """Whether the first start has made all keys that the router needs."""
+        """Whether the first start has made all keys that the router needs, and the RouterInfo that others are
+        to know: i2pd first writes one that is no floodfill's, and Java I2P goes by that for a long time."""
         names = ["router.info", *(tunnel.keys for tunnel in self.tunnels), *["leaf.dat"] * self.has_leaf]
         files = [data_dir / name for name in names]
-        return all(file.exists() and file.stat().st_size > 0 for file in files)  # i2pd writes each at once
+        if not all(file.exists() and file.stat().st_size > 0 for file in files):  # i2pd writes each at once
+            return False
+        return says_floodfill(files[0].read_bytes()) == self.is_floodfill
 
     def certify(self, data_dir: Path) -> None:
         """Put the certificate of its I2PControl into `CERTIFICATE`, after the first start."""
@@ -255,6 +258,12 @@ def console_port(i: int) -> int:
 
 def _word(value: bool) -> str:
     return str(value).lower()
+
+
+def says_floodfill(router_info: bytes) -> bool:
+    """Whether the capabilities of a router name one. Its addresses, which come first, have others."""
+    _, _, told = router_info.rpartition(b"\4caps=")
+    return b"f" in told[1 : 1 + told[0]] if told else False
 
 
 def introduce(data_dir: Path, router_info: bytes) -> None:

@@ -48,6 +48,12 @@ class Floodfills:
                 await trio.sleep(0.2)
         return counts
 
+    async def all_newer(self, before: list[int]) -> None:
+        """Wait until each has stored one since these counts."""
+        with trio.fail_after(STORED_S):
+            while not all(now > then for now, then in zip(await self.counts(), before, strict=True)):  # noqa: ASYNC110
+                await trio.sleep(0.2)
+
 
 def publisher_at(address: str, keys: DestinationKeys) -> I2cpPublisher:
     site = PublisherSite(farm="farm", node_id=1, directory=Path("nowhere"), master=keys)

@@ -19,6 +19,7 @@ from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
 from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import PublisherSite, PublishOrder
 from garlicfarm_plugin_sam import SamConfig, SamPublisher
+from tests.i2p.meta_over_i2cp import Floodfills
 from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import bundle, now_ms
 
@@ -26,13 +27,14 @@ PAGE = "served"
 PORT = 8080
 HANG_GUARD_S = 700.0  # a client that meets leases of a dead router keeps them until they expire
 A, B, C, D, E = range(5)
+FLOODFILLS = 3
 
 
 def plans(told: Options) -> list[RouterPlan]:
     return [
-        *[told.servers(has_leaf=False, has_sam=True)] * 2,
+        *[told.servers(has_leaf=False, has_sam=True, is_floodfill=False)] * 2,
         *[told.clients(has_leaf=False, has_proxy=True, is_floodfill=False)] * 3,
-        *[RouterPlan(has_leaf=False)] * (1 if told.servers is RouterPlan else 3),
+        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
     ]
 
 
@@ -64,6 +66,15 @@ async def publish(made: SamPublisher, due_index: int) -> float:
     return trio.current_time() - begun
 
 
+async def succeed(made: SamPublisher, due_index: int, floodfills: Floodfills) -> float:
+    """The same after another publisher. Returns once all floodfills have the LeaseSet: a client that is given
+    the former one keeps that for as long as its leases last."""
+    before = await floodfills.counts()
+    took_s = await publish(made, due_index)
+    await floodfills.all_newer(before)
+    return took_s
+
+
 async def lost(made: SamPublisher) -> tuple[float, str]:
     """After how many seconds it no longer publishes, and why."""
     begun = trio.current_time()
@@ -77,6 +88,7 @@ async def lost(made: SamPublisher) -> tuple[float, str]:
 async def run(directory: Path, network: I2pdNetwork) -> None:
     keys_path = directory / "service.key"
     keys = create_keys(keys_path)
+    floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
 
     tell("no-sam", problem=await refused(publisher(network[A], keys_path, address="127.0.0.1:7999")))
     proxy = network[C].proxy.removeprefix("http://")
@@ -93,13 +105,14 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         second = publisher(network[B], keys_path)
         async with second:
             await second.standby()
-            tell("published", seconds=await publish(second, 2))
+            tell("published", seconds=await succeed(second, 2, floodfills))
             tell("fetched", seconds=await fetch(network[D], keys.destination))
             network.kill(B + 1)
             seconds, problem = await lost(second)
             tell("killed", seconds=seconds, problem=problem)
         await first.standby()
-        tell("published", seconds=await publish(first, 3))  # the same destination on the same router
+        # The same destination on the same router.
+        tell("published", seconds=await succeed(first, 3, floodfills))
         tell("fetched", seconds=await fetch(network[E], keys.destination))
         os.kill(network[A].pid, signal.SIGSTOP)
         seconds, problem = await lost(first)

@@ -120,6 +120,7 @@ logger.displayOnScreen=false
 logger.logFileName=logs/log-router-@.txt
 logger.logFileSize=60m
 logger.logRotationLimit=2
+logger.record.net.i2p.router.Banlist=INFO
 """
 CONTROL = "plugins/I2PControl"
 DEFAULT_PASSWORD = "itoopie"  # I2PControl's own; it stores a hash of any other
@@ -132,8 +133,9 @@ def why_unavailable() -> str | None:
     directory = os.environ.get("JAVA_I2P")
     if not directory:
         return "JAVA_I2P names no directory of Java I2P: CONTRIBUTING says how to make one"
-    if not (Path(directory) / "lib" / "router.jar").is_file():
-        return f"JAVA_I2P={directory} has no lib/router.jar: CONTRIBUTING says how to make it"
+    for jar in ("router.jar", "own-address.jar"):  # without the second, a router starts and never listens
+        if not (Path(directory) / "lib" / jar).is_file():
+            return f"JAVA_I2P={directory} has no lib/{jar}: CONTRIBUTING says how to make it"
     missing = [each for each in ("java", "keytool") if shutil.which(each) is None]
     return f"{' and '.join(missing)} not found: install a Java 11 or later" if missing else None
 

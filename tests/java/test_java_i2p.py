@@ -23,7 +23,9 @@ pytestmark = [
 ]
 
 CLIENTS = pytest.mark.parametrize("clients", ["java", "i2pd"])
-HOPS = pytest.mark.parametrize("hops", ["0", "1"])
+HOPS = pytest.mark.parametrize("hops", [(), ("--hops", "1", "--carriers", "4")], ids=["0", "1"])
+"""At the outer end of its inbound tunnels Java I2P has only routers that say that they are reachable. Its own
+do; i2pd does after a peer test, for which a small network often has no third router that is not connected."""
 
 
 def run(script: str, *arguments: str | Path) -> verdicts.Told:
@@ -40,16 +42,16 @@ def test_farm_inside_i2p_lives_behind_proxies_and_tunnels_of_java_routers(tmp_pa
 @HOPS
 @CLIENTS
 def test_service_is_published_moved_and_survives_the_death_of_its_router(
-    tmp_path: Path, clients: str, hops: str
+    tmp_path: Path, clients: str, hops: tuple[str, ...]
 ) -> None:
-    told = run("service_over_i2cp", tmp_path, "--clients", clients, "--hops", hops)
+    told = run("service_over_i2cp", tmp_path, "--clients", clients, *hops)
     verdicts.service_was_served(told, lost_at_most=MOVE_LOSES_AT_MOST[clients])
 
 
 @HOPS
 @CLIENTS
-def test_much_is_carried_both_ways_unchanged(tmp_path: Path, clients: str, hops: str) -> None:
-    told = run("transfers_over_i2cp", tmp_path, "--clients", clients, "--hops", hops)
+def test_much_is_carried_both_ways_unchanged(tmp_path: Path, clients: str, hops: tuple[str, ...]) -> None:
+    told = run("transfers_over_i2cp", tmp_path, "--clients", clients, *hops)
     assert {each["what"]: each["failed"] for each in told} == {"down": 0, "up": 0, "many": 0}
 
 

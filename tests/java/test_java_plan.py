@@ -56,3 +56,6 @@ def test_router_that_was_killed_does_not_wait_for_another_process(
 def test_directory_without_java_i2p_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_I2P", str(tmp_path))
     assert f"JAVA_I2P={tmp_path} has no lib/router.jar" in (why_unavailable() or "")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "router.jar").touch()
+    assert f"JAVA_I2P={tmp_path} has no lib/own-address.jar" in (why_unavailable() or "")

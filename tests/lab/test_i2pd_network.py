@@ -27,6 +27,16 @@ async def test_environment_names_the_program_that_runs_as_a_router(
     assert f"--datadir={tmp_path / 'routers' / 'i2pd1'}" in called.read_text()
 
 
+@pytest.mark.parametrize(("caps", "is_floodfill"), [(b"X", False), (b"Xf", True)])
+def test_router_is_introduced_once_it_says_whether_it_is_a_floodfill(
+    tmp_path: Path, caps: bytes, is_floodfill: bool
+) -> None:
+    of_an_address = b"\4caps=\2BC;"
+    (tmp_path / "router.info").write_bytes(of_an_address + b"\4caps=" + bytes([len(caps)]) + caps + b";")
+    assert RouterPlan(is_floodfill=is_floodfill, has_leaf=False).has_keys(tmp_path)
+    assert not RouterPlan(is_floodfill=not is_floodfill, has_leaf=False).has_keys(tmp_path)
+
+
 def test_environment_that_names_no_program_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
