@@ -26,6 +26,8 @@ MAX_TIMEOUTS_OF_SYN = 1
 MAX_TIMEOUTS_OF_CLOSE = 4
 """Where nothing but CLOSE is missing: i2pd answers with its own, and forgets the stream at once."""
 NACKS_OF_A_LOSS = 2
+ASKING_BYTES = 2
+"""Which a packet that asks for an ACK has more."""
 MIN_REPEAT_S = 1.0
 """Between two answers to the same SYN."""
 _MAX_SPAN = 250
@@ -34,7 +36,8 @@ _MAX_SPAN = 250
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A packet in flight. ``is_lost``: it waits to be sent again."""
+    """A packet in flight. ``is_lost``: it waits to be sent again. ``asks``: for an ACK at once, since nothing
+    may follow it before."""
 
     sequence: int
     flags: int
@@ -43,6 +46,7 @@ class Sent:
     times: int = 0
     nacks: int = 0
     is_lost: bool = False
+    asks: bool = False
 
 
 class SendHalf:
@@ -212,7 +216,8 @@ class SendHalf:
         return sent
 
     def _take_next(self, now_s: float) -> Sent | None:
-        if len(self._in_flight) - self._lost_count >= self._window.size:
+        room = self._window.size - len(self._in_flight) + self._lost_count
+        if room <= 0:
             return None
         if not self._lost_count and not self._has_new(now_s):
             if not self._in_flight:
@@ -226,7 +231,8 @@ class SendHalf:
             if not self._turn:
                 return None
             self._turn -= 1
-        return self._next_lost() if self._lost_count else self._next_new()
+            room = min(room, self._turn + 1)
+        return self._next_lost() if self._lost_count else self._next_new(asks=room == 1)
 
     def _next_lost(self) -> Sent:
         while not (sent := self._lost.popleft()).is_lost:
@@ -244,11 +250,12 @@ class SendHalf:
             return False
         return bool(self.next_sequence == 0 or self._buffer or self.is_closing)
 
-    def _next_new(self) -> Sent:
+    def _next_new(self, *, asks: bool) -> Sent:
         if self.next_sequence == 0:
             sent = Sent(0, SYNCHRONIZE, b"")
         elif self._buffer:
-            sent = Sent(self.next_sequence, 0, self._buffer.take(self._max_data))
+            size = self._max_data - ASKING_BYTES if asks else self._max_data
+            sent = Sent(self.next_sequence, 0, self._buffer.take(size), asks=asks)
         else:
             self._close_sent = True
             sent = Sent(self.next_sequence, CLOSE, b"")

@@ -259,7 +259,8 @@ class Stream:
         if self.ended is not None or not self._is_alive(now_s):
             return payloads
         while len(payloads) < limit and (sent := self._send.next_packet(now_s)) is not None:
-            payloads.append(self._encode(sent.sequence, sent.flags, sent.data))
+            asks = sent.asks and sent.times == 1
+            payloads.append(self._encode(sent.sequence, sent.flags, sent.data, asks=asks))
             self._counts.sent += 1
             self._counts.resent += sent.times > 1
         if self._ack_s is not None and self._ack_s <= now_s and len(payloads) < limit:
@@ -338,8 +339,9 @@ class Stream:
         if self._send.is_finished and self._receive.is_closed:
             self.end("closed")
 
-    def _encode(self, sequence: int, flags: int, data: bytes = b"") -> bytes:
-        """Every packet acknowledges what has come, unless the peer is held, and chokes it or not."""
+    def _encode(self, sequence: int, flags: int, data: bytes = b"", *, asks: bool = False) -> bytes:
+        """Every packet acknowledges what has come, unless the peer is held, and chokes it or not. ``asks``:
+        for an ACK at once. Java I2P waits for half a second otherwise, i2pd for a tenth of the round trip."""
         through, nacks = self._receive.acknowledgement()
         packet = Packet(self.peer_id, self.id, sequence, through, nacks, flags, data=data)
         self._ack_s = None
@@ -349,6 +351,8 @@ class Stream:
             packet.delay_ms = _CHOKED_MS
         elif self._unchoking:
             self._unchoking -= 1
+            packet.delay_ms = 0
+        elif asks:
             packet.delay_ms = 0
         if packet.delay_ms is not None:
             packet.flags |= DELAY_REQUESTED

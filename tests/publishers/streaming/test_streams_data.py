@@ -159,6 +159,25 @@ def test_streams_of_one_peer_take_turns_and_send_no_more_than_its_router_can_dec
     assert in_flight == {streams[0].peer_id: 128}
 
 
+def test_packet_after_which_none_may_follow_asks_for_an_acknowledgement_at_once() -> None:
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    stream = play.open()
+    stream.write(bytes(1 << 20))
+    packets = play.take()
+    assert [(packet.delay_ms, len(packet.data)) for packet in packets] == [(None, 1812)] * 5 + [(0, 1810)]
+    assert not any(packet.delay_ms == 0 for packet in play.after(60))  # they are sent again as they are
+
+
+def test_each_turn_ends_with_a_packet_that_asks_for_an_acknowledgement_at_once() -> None:
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    stream = play.open()
+    for _ in range(6):
+        stream.write(bytes(1 << 20))
+        play.now_s += 0.1
+        packets = play.give(to(stream, 0, stream.next_sequence - 1)) or play.take()
+    assert [packet.delay_ms for packet in packets] == ([None] * 15 + [0]) * 8
+
+
 def test_stream_that_begins_does_not_wait_for_those_that_send_much() -> None:
     play = Play(Limits(send_buffer_bytes=1 << 20))
     many = [play.open(id_=id_) for id_ in range(1, 33)]
