@@ -29,6 +29,13 @@ COST ?=
 
 # What `make test` runs.
 QUICK = not slow and not spark and not i2p and not javai2p and not cdafka and not upgrade
+# Where the slow tests are: who runs no others need not import the rest, which takes each worker ten seconds.
+SLOW = $(sort $(shell grep -rl --include='test_*.py' 'mark\.slow' tests))
+# Those that take a worker the longest begin first, so that none is left alone with one at the end.
+LONGEST = tests/testing/simulator/test_simulator.py tests/routers/test_real_i2pd.py \
+	tests/machines/test_three_machines.py tests/machines/test_deb.py tests/cli/test_node_join.py \
+	tests/raft/test_leases_explored.py tests/raft/test_raft_mutants.py tests/storage/test_storage_mutants.py \
+	tests/publishing/test_fold_against_naive_fold.py tests/crash/test_crash.py
 # Where they are found, `make release-check` installs the wheel on each.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
@@ -60,7 +67,8 @@ test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that 
 test-slow: WORKERS = 3
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
 	@.venv/bin/python -m tools.metered "make test-slow" \
-		$(PYTEST) -m "slow and not spark and not i2p and not javai2p" --must-run "$(MUST_RUN)"
+		$(PYTEST) --no-loadscope-reorder $(LONGEST) $(filter-out $(LONGEST),$(SLOW)) \
+		-m "slow and not spark and not i2p and not javai2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/connect ## the tests that need Spark (installs it: about 560 MiB)
 	$(PYTEST) -m "spark and not cluster" --must-run "spark $(MUST_RUN)" tests/spark

@@ -89,6 +89,12 @@ def test_browser_tests_run_with_the_slow_ones_too(collected: list[tuple[str, Pat
     assert [test for test in alone if not both["test-slow"].runs(*test[1:])] == []
 
 
+def test_slow_tests_are_in_files_that_name_their_marker(collected: list[tuple[str, Path, set[str]]]) -> None:
+    """`make test-slow` looks nowhere else."""
+    slow = {path for _, path, markers in collected if targets()["test-slow"].runs(path, markers)}
+    assert [path for path in slow if "mark.slow" not in path.read_text(encoding="utf-8")] == []
+
+
 def test_ci_requires_each_marker_in_the_target_that_runs_it(
     collected: list[tuple[str, Path, set[str]]],
 ) -> None:

@@ -182,6 +182,7 @@ class NaiveFold:
         self.times: list[tuple[int, int, int]] = []  # index, farm time, and the longest step; since level 4
         self.lease: dict[str, int] | None = None  # since level 2
         self.since_level_2 = 0
+        self.known: dict[tuple[int, int], tuple[Said | None, list[Said]]] = {}  # as `counted` tells
 
     # What is asked of the past
 
@@ -286,7 +287,12 @@ class NaiveFold:
         return said[-1] if said else None
 
     def counted(self, author: int, interval_ms: int) -> list[Said]:
-        found: list[Said] = []
+        """It is asked for a hundred times between two statuses of an author: what was found is kept."""
+        newest = self.newest(author)
+        known_at, found = self.known.get((author, interval_ms), (None, []))
+        if known_at is newest:
+            return found
+        found = []
         previous: int | None = None
         for said in self.said[author]:
             if interval_ms not in said.in_use:
@@ -294,18 +300,20 @@ class NaiveFold:
             elif previous is None or abs(said.date - previous) * 10 >= interval_ms * 9:
                 found.append(said)
                 previous = said.date
+        self.known[author, interval_ms] = newest, found
         return found
 
     def silences(self, member: int, judge: int) -> int:
         newest = self.newest(member)
         if newest is None or judge == member:
             return 0
-        return sum(
-            said.index > max(newest.index, self.joined[judge])
-            and said.applied is not None
-            and said.applied >= newest.index
-            for said in self.counted(judge, newest.interval_ms)
-        )
+        after = max(newest.index, self.joined[judge])
+        count = 0
+        for said in reversed(self.counted(judge, newest.interval_ms)):
+            if said.index <= after:
+                break
+            count += said.applied is not None and said.applied >= newest.index
+        return count
 
     def against(self, member: int) -> int:
         newest = self.newest(member)

@@ -12,6 +12,7 @@ RULES = ("the core of a member", "leases on heartbeats")
 MUTANTS = [one for one in read_mutants("publishing").values() if one.rule in RULES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_broken_rule_of_the_core_is_found_in_its_seed(mutant: Mutant) -> None:
     """Where a change draws other runs, look for the seeds anew: a few tens are enough for each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import random
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -40,10 +40,10 @@ def said(row: dict[str, Any]) -> Expected:
     return Expected(**{name: value for name, value in row.items() if name not in OTHERS})
 
 
-def plain_changes(log: list[Entry]) -> dict[int, set[str]]:
+def plain_changes(answers: dict[int, Expected]) -> dict[int, set[str]]:
     """What each entry changes, by what a node answers before and after it, and nothing of the query's."""
     found, before = {}, NOTHING
-    for index, expected in expectations(log).items():
+    for index, expected in answers.items():
         body = json.loads(expected.ranking)
         after = {
             "publisher": body["publisher"],
@@ -62,15 +62,26 @@ def plain_changes(log: list[Entry]) -> dict[int, set[str]]:
     return found
 
 
-LONG = many_entries(900)
-LONG_EXPECTED = expectations(LONG)
-CHANGES = {index: names for index, names in plain_changes(LONG).items() if names}
-HOURS = [
-    index
-    for index in range(2, len(LONG) + 1)
-    if index not in CHANGES
-    and LONG_EXPECTED[index].farm_time_ms // 3_600_000 > LONG_EXPECTED[index - 1].farm_time_ms // 3_600_000
-]
+class Long(NamedTuple):
+    """A long log, what a node says at each index, what each entry changes if anything, and the indexes where
+    nothing changes but an hour begins."""
+
+    log: list[Entry]
+    expected: dict[int, Expected]
+    changes: dict[int, set[str]]
+    hours: list[int]
+
+
+@pytest.fixture(scope="module")
+def long() -> Long:
+    log = many_entries(900)
+    expected = expectations(log)
+    changes = {index: names for index, names in plain_changes(expected).items() if names}
+    hour = {index: each.farm_time_ms // 3_600_000 for index, each in expected.items()}
+    hours = [
+        index for index in range(2, len(log) + 1) if index not in changes and hour[index] > hour[index - 1]
+    ]
+    return Long(log, expected, changes, hours)
 
 
 def test_script_has_all_that_can_happen() -> None:
@@ -97,39 +108,40 @@ def test_fold_in_random_cuts_is_that_of_the_node_at_every_cut(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_changes_in_random_cuts_are_those_of_each_entry(seed: int) -> None:
+def test_changes_in_random_cuts_are_those_of_each_entry(seed: int, long: Long) -> None:
     """No change is lost inside a batch, and none is told twice, wherever the log is cut: each batch begins
     with a snapshot, as after a restart, and repeats rows of the batch before."""
     chance = random.Random(seed)
     found: list[dict[str, Any]] = []
     index, snapshot = 0, b""
-    while index < len(LONG):
+    while index < len(long.log):
         fold = Fold("farm", index, snapshot)
-        upto = min(len(LONG), index + chance.choice((1, 2, 5, 30, 150, len(LONG))))
-        batch = rows(max(0, index - chance.randrange(4)), upto, LONG)
+        upto = min(len(long.log), index + chance.choice((1, 2, 5, 30, 150, len(long.log))))
+        batch = rows(max(0, index - chance.randrange(4)), upto, long.log)
         found += fold.rankings(batch, "changes")
         index, snapshot = fold.index, fold.snapshot()
     hours = [row["log_index"] for row in found if not row["changed"]]
-    assert {row["log_index"]: {*row["changed"]} for row in found if row["changed"]} == CHANGES
-    assert hours == HOURS
+    assert {row["log_index"]: {*row["changed"]} for row in found if row["changed"]} == long.changes
+    assert hours == long.hours
     for row in found:
-        assert said(row) == LONG_EXPECTED[row["log_index"]]
+        assert said(row) == long.expected[row["log_index"]]
 
 
-def test_changes_of_the_publisher_are_all_there_where_one_batch_has_one_row() -> None:
+def test_changes_of_the_publisher_are_all_there_where_one_batch_has_one_row(long: Long) -> None:
+    log = long.log
     seen = {
-        kind: [row["publisher"] for row in Fold("farm").rankings(rows(0, len(LONG), LONG), kind)]
+        kind: [row["publisher"] for row in Fold("farm").rankings(rows(0, len(log), log), kind)]
         for kind in KINDS
     }
     flips = {kind: sum(map(operator.ne, seen[kind], seen[kind][1:])) for kind in KINDS}
     assert flips == {"changes": flips["entries"], "batches": 0, "entries": flips["entries"]}
     assert flips["entries"] > 20
-    assert (len(seen["entries"]), len(seen["batches"])) == (len(LONG), 1)
-    assert len(seen["changes"]) < len(LONG)
+    assert (len(seen["entries"]), len(seen["batches"])) == (len(log), 1)
+    assert len(seen["changes"]) < len(log)
 
 
-def test_changes_of_the_script_are_of_all_five_kinds() -> None:
-    assert {name for names in CHANGES.values() for name in names} == {*NOTHING}
+def test_changes_of_the_script_are_of_all_five_kinds(long: Long) -> None:
+    assert {name for names in long.changes.values() for name in names} == {*NOTHING}
 
 
 def test_changes_of_a_quiet_farm_have_one_row_an_hour_and_say_that_nothing_changed() -> None:

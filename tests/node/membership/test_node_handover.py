@@ -173,6 +173,7 @@ async def test_leader_stays_where_everybody_misses_somebody(
         assert set(farm.terms()) == set(terms)
 
 
+@pytest.mark.slow
 async def test_links_that_come_and_go_cost_each_member_the_lead_once_in_the_pause_at_most(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ async def test_slow_round_trips_lengthen_it_again_within_a_minute_without_an_ele
         assert (await farm.leader(), farm.replica(leader).raw.term) == (leader, term)
 
 
+@pytest.mark.slow
 async def test_restarted_member_takes_it_from_its_log(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

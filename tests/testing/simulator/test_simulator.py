@@ -49,7 +49,7 @@ def test_other_sizes_hold_every_invariant_and_heal(nodes: int) -> None:
         assert Simulation(seed, nodes).run().counts["acknowledged"]
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("nodes", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> None:
     assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
 
@@ -71,7 +71,12 @@ def test_farms_leave_a_publisher_that_is_not_reached_and_no_liar_moves_the_role(
 
 
 @pytest.mark.parametrize(
-    "run", [Simulation, PublisherSimulation, pytest.param(OutsideSimulation, marks=pytest.mark.slow)]
+    "run",
+    [
+        Simulation,
+        pytest.param(PublisherSimulation, marks=pytest.mark.slow),
+        pytest.param(OutsideSimulation, marks=pytest.mark.slow),
+    ],
 )
 def test_same_seed_gives_the_same_run_and_another_seed_another(
     run: Callable[[int], Simulation | PublisherSimulation],
@@ -171,6 +176,7 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
         assert verdict in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_one_publishes_at_a_time_while_leases_follow_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders find every half minute how long a lease has to be, and it gets shorter and longer."""
     monkeypatch.setattr(round_trips, "WINDOW_MS", 30_000)
@@ -199,7 +205,7 @@ def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> 
     assert simulation.least_left_ms > 0
 
 
-@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
+@pytest.mark.parametrize("preset", ["clearnet", pytest.param("i2p", marks=pytest.mark.slow)])
 def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str) -> None:
     LeaderKills(3, preset_setting(preset), on_statuses=True).run()
     with pytest.raises(Violation, match="would have to stop"):
@@ -212,6 +218,7 @@ def test_publisher_with_a_shorter_lease_has_to_stop_when_leaders_die(preset: str
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 0, lease_ms)).run(), 5)
 
 
+@pytest.mark.slow
 def test_main_leader_kills_tells_how_long_the_lease_lasted(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulation.main(["--leader-kills", "--preset", "clearnet", "--seeds", "1"]) == 0
     shown = capsys.readouterr().out
