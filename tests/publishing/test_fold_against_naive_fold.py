@@ -218,7 +218,7 @@ class Script:
         ]
         client, until_ms = (
             chance.choice([*CLIENTS, HASHES[0]]),
-            chance.choice([None, 0, self.date(0) + 3_000]),
+            chance.choice([None, 0, min(self.date(0) + 3_000, 2**32 * 1000 - 1)]),
         )
         for_clients: list[tuple[str, dict[str, Any]]] = [
             ("ban", {"hash": client, "until_ms": until_ms}),
