@@ -58,13 +58,13 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 	@if [ -t 1 ]; then trap : INT; .venv/bin/garlicfarm lab --site $(LAB) || [ $$? = 130 ]; \
 	else .venv/bin/garlicfarm lab --until moved $(LAB); fi
 
-# They wait as long as they compute: a third worker does the one while two do the other.
-test: WORKERS = 3
+# They wait as long as they compute: half of the workers do the one while the others do the other.
+test: WORKERS = 4
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
 		$(PYTEST) -m "$(QUICK)" --must-run "$(MUST_RUN)"'
 
-test-slow: WORKERS = 3
+test-slow: WORKERS = 4
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
 	@.venv/bin/python -m tools.metered "make test-slow" \
 		$(PYTEST) --no-loadscope-reorder $(LONGEST) $(filter-out $(LONGEST),$(SLOW)) \
