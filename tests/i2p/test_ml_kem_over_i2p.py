@@ -37,7 +37,8 @@ def ml_kem_was_used_where_it_is_there(directory: Path) -> None:
         return
     for what in ("moved", "moved again"):
         assert told[what]["encryption"] == told["elected"]["encryption"]
-        assert max(told[what]["lost"]) <= 1
+    # After a router was killed, those of 2.59 may not reach each other for a while, with either type.
+    assert max(told["moved"]["lost"]) <= 1
     for what in ("elected", "moved"):
         assert told[what]["chosen"] == [[ML_KEM_768 if has_it else X25519], [X25519]]
 
