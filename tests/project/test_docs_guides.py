@@ -41,11 +41,10 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
     }
     said, (refused,) = b"", blocks("docs/howto/administer.md", "sh publisher")
     async with process_farm(tmp_path / "farm", 3) as farm:
-        ready = ["garlicfarm wait --for healthy --timeout 240"]
-        followed = [*blocks("docs/howto/administer.md", "sh"), *blocks("docs/howto/upgrade.md", "sh")]
-        for block in [*ready, *followed, refused]:
+
+        async def run(block: str) -> subprocess.CompletedProcess[bytes]:
             with trio.fail_after(240):
-                done = await trio.run_process(
+                return await trio.run_process(
                     ["bash", "-euo", "pipefail", "-c", block],
                     cwd=farm.nodes[1].directory,
                     env=environ,
@@ -53,6 +52,14 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
                     capture_stderr=True,
                     check=False,
                 )
+
+        ready = ["garlicfarm wait --for healthy --timeout 240"]
+        followed = [*blocks("docs/howto/administer.md", "sh"), *blocks("docs/howto/upgrade.md", "sh")]
+        for block in [*ready, *followed, refused]:
+            done = await run(block)
+            if b"leads itself" in done.stderr:  # as anybody may: the guide says what to do then
+                await run("garlicfarm leader stepdown")
+                done = await run(block)
             if block == refused:
                 assert (done.returncode, b"nothing was ordered: " in done.stderr) == (1, True), done.stderr
                 continue
