@@ -132,6 +132,8 @@ class Stream:
         self._unchoking = 0
         """In how many packets the peer has to be told, once it is choked no longer."""
         self._wants_room = False
+        self._is_addressed = False
+        """The peer has sent to our id: it has our SYN, and its keys for what we sign."""
         self._receive.receive_first(syn.data, is_close=bool(syn.flags & CLOSE))
 
     def __repr__(self) -> str:
@@ -225,6 +227,7 @@ class Stream:
         sent, and nothing of it was taken."""
         self.heard_s = now_s
         flags, acknowledged = packet.flags, self._send.acknowledged
+        self._is_addressed |= packet.to_stream == self.id
         if flags & RESET:
             self.end("reset_by_peer")
             return True
@@ -357,9 +360,11 @@ class Stream:
         if packet.delay_ms is not None:
             packet.flags |= DELAY_REQUESTED
         if flags & SYNCHRONIZE:
-            packet.flags |= FROM_INCLUDED | MAX_PACKET_SIZE
-            packet.destination = self._keys.destination
+            packet.flags |= MAX_PACKET_SIZE
             packet.max_data = self._max_data
+        if flags & SYNCHRONIZE or (flags & RESET and not self._is_addressed):
+            packet.flags |= FROM_INCLUDED
+            packet.destination = self._keys.destination
             if self._keys.offline is not None:
                 packet.flags |= OFFLINE_SIGNATURE
                 packet.signed_options = self._keys.offline.encode()

@@ -62,6 +62,29 @@ def test_syn_answer_of_a_bundle_carries_its_offline_signature() -> None:
     verify_packet(data, answer, signing_key(keys.destination), None, NOW_MS)
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_reset_says_who_sends_it_until_the_peer_has_our_syn(is_answered: bool) -> None:
+    keys = bundle(NOW_MS)
+    streams = Streams(keys, random=Random(1))
+    packet = syn(service=keys.destination, data=b"GET")
+    streams.receive_payload(encode_payload(encode_packet(packet, PEER.sign), 5, 80), 1.0, NOW_MS)
+    streams.take_payloads(1.0)
+    opened = streams.take_events()[0]
+    assert isinstance(opened, Opened)
+    if is_answered:
+        ack = encode_packet(Packet(opened.stream.id, PEER_ID, 0, 0))
+        streams.receive_payload(encode_payload(ack, 5, 80), 1.1, NOW_MS)
+    opened.stream.reset()
+    ((_, payload),) = streams.take_payloads(1.2)
+    data = decode_payload(payload).data
+    reset = decode_packet(data)
+    named = 0 if is_answered else FROM_INCLUDED | OFFLINE_SIGNATURE
+    assert reset.flags == RESET | SIGNATURE_INCLUDED | named
+    if not is_answered:  # Java I2P has no other key to verify it with
+        assert reset.destination == keys.destination
+        verify_packet(data, reset, signing_key(keys.destination), None, NOW_MS)
+
+
 @pytest.mark.parametrize(
     ("offered", "used"), [(1812, 1812), (1730, 1730), (None, 1730), (60_000, 1812), (100, 512), (0, 1730)]
 )
