@@ -76,6 +76,9 @@ FIRST_PROBE_PAUSE_S, LAST_PROBE_PAUSE_S = 60.0, 3600.0
 """How long after a router has not shown that it has ML-KEM it is tried again, at first and at last."""
 LATE_S = 1.0
 """The task that sends is never so late unless its process was stopped, or the machine is overloaded."""
+LAST_WORDS_S = 3.0
+"""A session lasts so much longer than its clients' streams: a router that is told to end it may forget what
+it has not sent yet, and whoever has lost a packet before asks for it."""
 
 
 class Clients(Protocol):
@@ -307,13 +310,12 @@ class ServiceKeeper:
                     await destroy_session(connection, id_, *self._queue)
 
     async def _use(self, connection: Connection, session: ServiceSession) -> None:
-        """Return when the session is of no more use."""
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive, connection, session)
                 nursery.start_soon(self._find_ml_kem, connection, session)
-                await self._send(connection, session)
+                await self._serve(connection, session)
                 nursery.cancel_scope.cancel()
         except* PublisherError as group:
             failure = first_error(group)
@@ -348,6 +350,15 @@ class ServiceKeeper:
         if self._order is None and session.end(trio.current_time()):
             self._wake.set()
 
+    async def _serve(self, connection: Connection, session: ServiceSession) -> None:
+        """Return when the session is of no more use."""
+        await self._send(connection, session)
+        if self._order is None and self._has_clients:
+            self._abandon_clients()
+            session.drained_s = trio.current_time() + LAST_WORDS_S
+            await self._send(connection, session)
+        self._renewal_end_s = trio.current_time() + PATIENCE_S
+
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
         wake_s = math.inf
         while trio.current_time() < session.drained_s:
@@ -364,9 +375,6 @@ class ServiceKeeper:
                 continue
             with trio.move_on_at(wake_s):
                 await self._wake.wait()
-        self._renewal_end_s = trio.current_time() + PATIENCE_S
-        if self._order is None:
-            self._abandon_clients()
 
     def _take_batch(self) -> list[bytes]:
         batch: list[bytes] = []

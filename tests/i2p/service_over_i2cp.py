@@ -23,6 +23,7 @@ from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Published, Publisher, PublisherSite, PublishOrder
+from garlicfarm_plugin_i2cp.service_keeper import LAST_WORDS_S
 from tests.i2p.meta_over_i2cp import Floodfills
 from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import now_ms
@@ -31,7 +32,7 @@ DEADLINE_S = 900.0
 DRIP_S = 0.1
 DRIP = "/drip"
 STANDBY_S = 15.0
-DRAINED_S = 90 + 60
+DRAINED_S = 90 + 60 + LAST_WORDS_S
 A, B, C = 1, 2, 3
 CLIENT = 4
 FLOODFILLS = 4

@@ -153,7 +153,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(tmp_path, monkeypa
                 await wait_until(lambda: transport.ended == 1 + 50 * wave)  # noqa: B023
                 for client in clients:
                     client.close()
-            if (3, 12) <= sys.version_info < (3, 14):  # python/cpython#129280: all @contextmanager make cycles
+            if (3, 12) <= sys.version_info < (3, 14):  # python/cpython#129280: cycles of @contextmanager
                 gc.collect()
             assert held() == before
         finally:

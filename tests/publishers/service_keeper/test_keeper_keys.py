@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm_plugin_i2cp.service_keeper import LAST_WORDS_S
 from tests.publishers.i2cp_router import CREATE_SESSION
 from tests.publishers.renewed_keys import renew
 from tests.publishers.service_keeper.keeper_bench import START_MS, Bench, publishing
@@ -72,7 +73,7 @@ async def test_keys_that_come_when_it_has_let_the_role_go_wait_until_its_clients
     assert bench.keeper.is_ready
     await trio.sleep(90)
     assert bench.streams_keys == []
-    await trio.sleep(60 + 2)
+    await trio.sleep(60 + LAST_WORDS_S + 2)
     assert bench.streams_keys == [new]
 
 

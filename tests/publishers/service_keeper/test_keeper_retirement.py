@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from garlicfarm_plugin_i2cp.service_keeper import LAST_WORDS_S
 from garlicfarm_plugin_i2cp.service_session import PASS_ON_S
 from tests.publishers.i2cp_keys import bundle, long_term_keys
 from tests.publishers.i2cp_router import (
@@ -43,7 +44,7 @@ async def test_retired_session_serves_until_its_last_lease_is_forgotten_and_anot
     await trio.sleep(25 + 90 + 60 - 30 - 1)
     assert bench.router.bodies(DESTROY_SESSION) == []
     await send(bench.router.streams[0], 31, SESSION + struct.pack(">II", 1, 3) + b"GET")
-    await trio.sleep(2)
+    await trio.sleep(2 + LAST_WORDS_S)
     assert bench.payloads == [b"GET"]
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
     assert len(bench.router.bodies(CREATE_SESSION)) == 2
@@ -59,10 +60,23 @@ async def test_streams_end_before_the_session_that_served_them(bench, autojump_c
     await bench.keeper.retire(None)
     await trio.sleep(149)
     assert bench.router.bodies(SEND_MESSAGE) == []
-    await trio.sleep(2)
-    types = [type_ for _, type_, _ in bench.router.received]
-    assert types[types.index(DESTROY_SESSION) - 1] == SEND_MESSAGE
-    assert types.count(SEND_MESSAGE) == 1
+    await trio.sleep(2 + LAST_WORDS_S)
+    at_s = {type_: each_s for each_s, type_, _ in bench.router.received}
+    assert at_s[DESTROY_SESSION] - at_s[SEND_MESSAGE] == pytest.approx(LAST_WORDS_S)
+    assert len(bench.router.bodies(SEND_MESSAGE)) == 1
+
+
+async def test_session_that_is_named_in_its_last_seconds_goes_on(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    await trio.sleep(151)
+    assert bench.abandoned_at == pytest.approx([150])
+    await bench.keeper.publish(bench.order(published_ms=bench.now_ms()))
+    await trio.sleep(LAST_WORDS_S + 20)
+    assert bench.router.bodies(DESTROY_SESSION) == []
+    assert [each.at_s for each in bench.published] == pytest.approx([0, 151])
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
@@ -71,7 +85,7 @@ async def test_session_after_a_retired_one_may_take_a_while_to_have_tunnels(benc
     await publishing(bench)
     bench.router.asks_after_s = None
     await bench.keeper.retire(None)
-    await trio.sleep(152)
+    await trio.sleep(152 + LAST_WORDS_S)
     assert len(bench.router.bodies(CREATE_SESSION)) == 2
     assert bench.keeper.is_ready
     if is_dead:
