@@ -110,6 +110,10 @@ def lab(
         if not in_private_network():
             reexec_in_private_network([sys.executable, "-m", "garlicfarm", *sys.argv[1:]])
     with_rank = rank or until == "ranked"
+    if with_rank and prepare is None:
+        from garlicfarm.cli.rank import plugin
+
+        plugin("session").check_installed()
     kind = "site" if with_site else router
     if interval is None:
         interval = SITE_INTERVAL_MS if with_site else INTERVAL_MS

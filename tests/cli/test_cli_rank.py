@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from rich.live import Live
 
+from garlicfarm.cli.lab import lab
 from garlicfarm.cli.rank import rank
 from garlicfarm.cli.rank_options import parse_address, parse_farms
 from garlicfarm.cli.rank_screen import Lines, Screen
@@ -94,6 +95,16 @@ def test_spark_or_java_that_is_missing_is_told_before_anything_is_done(
     done = CliRunner().invoke(rank, [*command, *node])
     assert isinstance(done.exception, ConfigError)
     assert sentence in str(done.exception)
+
+
+def test_lab_that_ranks_says_before_it_starts_a_farm_that_spark_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    done = CliRunner().invoke(lab, ["--until", "ranked"])
+    assert isinstance(done.exception, ConfigError)
+    assert "Spark is not installed" in str(done.exception)
 
 
 async def test_screen_shows_a_table_for_each_farm_with_its_own_lag() -> None:
