@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -78,14 +79,22 @@ async def wait_ml_kem(publisher: Publisher, wait_s: float) -> None:
         await standby(publisher)
 
 
+async def page(client: httpx.AsyncClient, url: str) -> str:
+    """A page of a console of i2pd, which now and then closes the connection without an answer."""
+    for _ in range(3):
+        with suppress(httpx.RemoteProtocolError):
+            return (await client.get(url)).text
+    raise AssertionError(f"{url} was not answered")
+
+
 async def chosen(console: str, host: str) -> list[int]:
     """The type of encryption with which each destination of a client's router sends to the service, by the
     console of that router: that of i2pd 2.45 does not know it."""
     name = host.removesuffix(".b32.i2p")
     async with httpx.AsyncClient(trust_env=False) as client:
-        index = (await client.get(f"{console}/?page=local_destinations")).text
+        index = await page(client, f"{console}/?page=local_destinations")
         pages = [
-            (await client.get(f"{console}/?page=local_destination&b32={each}")).text
+            await page(client, f"{console}/?page=local_destination&b32={each}")
             for each in set(re.findall(r"page=local_destination&b32=([a-z2-7]{52})", index))
         ]
     row = re.compile(rf"<td>{name}</td>\s*<td>.*?</td>\s*<td>\d+</td>\s*<td>(\d+)</td>", re.DOTALL)
