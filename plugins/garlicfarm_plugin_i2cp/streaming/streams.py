@@ -18,7 +18,6 @@ Source: I2P's streaming specification; streaming documentation, "Setup", "Ping /
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import sha256
@@ -68,6 +67,9 @@ EARLY_S = 10.0
 TOMBSTONE_S = 120.0
 MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
+RESET_AGAIN_S, RESETS_AGAIN = 1.0, 2
+"""A RESET of ours may be lost, and a peer that only receives sends nothing that it would answer; above all
+one that knows the next publisher by now."""
 LATE_ANSWER_S = 1.0
 """Between two answers of one tombstone."""
 MAX_SIGNATURES_OF_A_STREAM = 16
@@ -152,6 +154,7 @@ class Streams:
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
         self._tombstones: deque[Incoming] = deque()
+        self._resets: deque[tuple[float, int, Stream, bytes]] = deque(maxlen=MAX_TOMBSTONES)
         self._pongs = RateLimit(limits.pongs_per_s)
         self._ping_signatures = RateLimit(limits.signatures_per_s // 10)
         self._new_peers = RateLimit(limits.new_peers_per_s)
@@ -529,7 +532,10 @@ class Streams:
                 self._turns.answer(stream, stream.peer, incoming.last_ack)
         elif stream.ended != "reset_by_peer":
             incoming.resets = MAX_RESETS_OF_A_TOMBSTONE
-            self._turns.answer(stream, stream.peer, stream.encode_reset(stream.next_sequence))
+            reset = stream.encode_reset(stream.next_sequence)
+            self._turns.answer(stream, stream.peer, reset)
+            if stream.ended == "reset":
+                self._resets.append((self._now_s + RESET_AGAIN_S, RESETS_AGAIN, stream, reset))
         incoming.until_s = self._now_s + TOMBSTONE_S
         self._tombstones.append(incoming)
         if len(self._tombstones) > MAX_TOMBSTONES:
@@ -601,10 +607,17 @@ class Streams:
     def wake_s(self) -> float | None:
         """When to call `take_payloads` at the latest; None: there is nothing to wait for. What only waits for
         room (``limit``) does not count."""
+        times = [self._waiting_turn_s] if self._waiting else []
+        times += [self._resets[0][0]] if self._resets else []
         wake_s = self._turns.wake_s
-        return min(wake_s or math.inf, self._waiting_turn_s) if self._waiting else wake_s
+        return min(times if wake_s is None else [wake_s, *times], default=None)
 
     def _expire(self, now_s: float) -> None:
+        while self._resets and self._resets[0][0] <= now_s:
+            _, left, stream, reset = self._resets.popleft()
+            self._turns.answer(stream, stream.peer, reset)
+            if left > 1:
+                self._resets.append((now_s + RESET_AGAIN_S, left - 1, stream, reset))
         while self._tombstones and self._tombstones[0].until_s <= now_s:
             self._forget(self._tombstones.popleft())
         while self._early and next(iter(self._early.values()))[0].until_s <= now_s:

@@ -169,3 +169,15 @@ def test_close_that_i2pd_does_not_acknowledge_since_it_has_closed_ends_well(play
         play.now_s = play.streams.wake_s
     assert closes == 5
     assert play.events == [Ended(stream, "closed")]
+
+
+def test_reset_is_sent_three_times_since_the_peer_may_send_nothing_more(play: Play, stream: Stream) -> None:
+    stream.write(b"data")
+    play.take()
+    stream.reset()
+    sent = [play.take()]
+    while (wake_s := play.streams.wake_s) is not None:
+        sent.append(play.after(wake_s - play.now_s))
+    assert [len(packets) for packets in sent] == [1, 1, 1]
+    assert all(packets == sent[0] for packets in sent)
+    assert sent[0][0].flags & RESET
