@@ -301,6 +301,7 @@ async def test_old_nonce_after_a_restart_is_no_warning(
     async with cluster(tmp_path, 2) as nodes:
         leader = await nodes.leader()  # it has logged in to the other one, and remembers the nonce
         await nodes.stop(3 - leader)
+        caplog.clear()  # of handshakes that the stop has ended
         with caplog.at_level(logging.INFO):
             await nodes.start(3 - leader)
             await nodes.leader()
