@@ -28,7 +28,7 @@ from tests.i2p.meta_over_i2cp import Floodfills
 from tests.i2p.script import Options, options, tell
 from tests.publishers.i2cp_keys import now_ms
 
-DEADLINE_S = 900.0
+DEADLINE_S = 1500.0
 DRIP_S = 0.1
 DRIP = "/drip"
 STANDBY_S = 15.0
