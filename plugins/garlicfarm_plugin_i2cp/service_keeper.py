@@ -77,8 +77,8 @@ FIRST_PROBE_PAUSE_S, LAST_PROBE_PAUSE_S = 60.0, 3600.0
 LATE_S = 1.0
 """The task that sends is never so late unless its process was stopped, or the machine is overloaded."""
 LAST_WORDS_S = 3.0
-"""A session lasts so much longer than its clients' streams: a router that is told to end it may forget what
-it has not sent yet, and whoever has lost a packet before asks for it."""
+"""A session lasts so much longer than its clients' streams: a router that is told to end it may drop what it
+has not sent yet, and clients that miss a packet ask for it."""
 
 
 class Clients(Protocol):

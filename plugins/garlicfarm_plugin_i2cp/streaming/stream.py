@@ -133,7 +133,7 @@ class Stream:
         """In how many packets the peer has to be told, once it is choked no longer."""
         self._wants_room = False
         self._is_addressed = False
-        """The peer has sent to our id: it has our SYN, and its keys for what we sign."""
+        """The peer has sent to our id, so it has our SYN, and the keys that verify what we sign."""
         self._receive.receive_first(syn.data, is_close=bool(syn.flags & CLOSE))
 
     def __repr__(self) -> str:

@@ -68,8 +68,8 @@ TOMBSTONE_S = 120.0
 MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
 RESET_AGAIN_S, RESETS_AGAIN = 1.0, 2
-"""A RESET of ours may be lost, and a peer that only receives sends nothing that it would answer; above all
-one that knows the next publisher by now."""
+"""A RESET of ours may be lost. It also answers what the peer sends later, but one that only receives sends
+nothing, and one that knows the next publisher sends it there."""
 LATE_ANSWER_S = 1.0
 """Between two answers of one tombstone."""
 MAX_SIGNATURES_OF_A_STREAM = 16
