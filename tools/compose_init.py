@@ -96,7 +96,7 @@ def producer(service: str, number: int) -> MemberPlan:
 
 def make_over_i2p(scratch: Path, network: str) -> None:
     addresses = [f"{network}.{10 + number}" for number in VOLUMES]
-    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True, has_i2cp=True)] * len(addresses)
+    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True, has_i2cp=True, log_level="warn")] * len(addresses)
     made = trio.run(make_i2pd, scratch, addresses, plans)
     routers = dict(zip(VOLUMES, made, strict=True))
     make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")

@@ -18,7 +18,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +45,12 @@ from garlicfarm.lab.i2pd_files import (
 from garlicfarm.setup.i2p_tunnel import b32_address
 
 STOP_TIMEOUT_S = 5.0
+APART_S = 0.5
+"""Between the starts of two routers: 2, 7 and 12 s after its start, each dials others."""
+SETTLED_S = 15
+NETWORKS = 3
+UNREACHABLE = "Transports: No compatible addresses available"
+"""What i2pd logs when it takes another router for unreachable."""
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
 
 
@@ -138,7 +144,7 @@ class I2pdNetwork(list[I2pdRouter]):
         process = _start(plan, router.data_dir, router.place)
         self._processes[router_id - 1] = process
         self[router_id - 1] = router = replace(router, pid=process.pid)
-        await _wait_for([plan], [process], lambda _: _listens(router.address))
+        await _wait_for([plan], {0: process}, lambda _: _listens(router.address))
         return router
 
 
@@ -151,17 +157,21 @@ async def i2pd_network(
     hops: int = 0,
     ssu2: bool = True,
 ) -> AsyncIterator[I2pdNetwork]:
-    """Run an i2pd router for each of ``plans`` (1 … 200), which know each other, below ``base_dir``.
+    """Run an i2pd router for each of ``plans`` (1 … 200) below ``base_dir``.
+
+    They start one after another, floodfills first, and each knows those before it: of two routers that dial
+    each other at once, i2pd 2.56 and later take one for unreachable for eight minutes. Where that happens all
+    the same, as i2pd's log tells, the network is made anew.
 
     ``wires``: the first router runs on host 1, and so on; a client of its proxy must run there, too, unless
     the router shares it. ``hops``: of each tunnel; one hop takes five routers. ``ssu2`` False: they use TCP
     only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
-    doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl
-    listens; tunnels follow within seconds. At the end, and when cancelled, all routers are ended; they also
+    doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them `SETTLED_S` after the
+    I2PControl of each listens. At the end, and when cancelled, all routers are ended; they also
     end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
-    router ends or does not listen in time.
+    router ends or does not listen in time, or none of `NETWORKS` in a row has routers that reach each other.
     """
     check_programs()
     count = len(plans)
@@ -178,34 +188,52 @@ async def i2pd_network(
         for i in range(count):
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
-    data_dirs = await make_i2pd(base_dir, addresses, plans, places, hops=hops, ssu2=ssu2)
-    async with _running(plans, data_dirs, places) as processes:
-        await _wait_for(plans, processes, lambda i: _listens(addresses[i]))
-        yield I2pdNetwork(
-            [
-                I2pdRouter(
-                    id=i + 1,
-                    address=addresses[i],
-                    url=f"https://{addresses[i]}:{CONTROL_PORT}{plan.control_path}",
-                    password_file=data_dir / PASSWORD,
-                    pin=pin_of_file(data_dir / CERTIFICATE),
-                    pid=processes[i].pid,
-                    data_dir=data_dir,
-                    leaf=leaf_of(data_dir) if plan.has_leaf else b"",
-                    proxy=f"http://{addresses[i] if plan.shares_proxy else '127.0.0.1'}:{proxy_port(i)}"
-                    if plan.has_proxy
-                    else "",
-                    sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",
-                    i2cp=f"127.0.0.1:{i2cp_port(i)}" if plan.has_i2cp else "",
-                    console=f"http://127.0.0.1:{console_port(i)}" if plan.has_console else "",
-                    address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",
-                    place=places[i],
-                )
-                for i, (data_dir, plan) in enumerate(zip(data_dirs, plans, strict=True))
-            ],
-            processes,
-            plans,
-        )
+    for _ in range(NETWORKS):
+        data_dirs = await make_i2pd(base_dir, addresses, plans, places, hops=hops, ssu2=ssu2)
+        async with _running(
+            plans, data_dirs, places, _turns(plans), lambda i: _listens(addresses[i])
+        ) as processes:
+            if await _all_reach_each_other(data_dirs):
+                routers = [
+                    _router(i, plan, data_dirs[i], addresses[i], places[i], processes[i].pid)
+                    for i, plan in enumerate(plans)
+                ]
+                yield I2pdNetwork(routers, processes, plans)
+                return
+        for data_dir in data_dirs:
+            shutil.rmtree(data_dir)
+    raise RouterError(f"in {NETWORKS} networks in a row a router of i2pd took another for unreachable")
+
+
+def _router(i: int, plan: RouterPlan, data_dir: Path, address: str, place: str, pid: int) -> I2pdRouter:
+    return I2pdRouter(
+        id=i + 1,
+        address=address,
+        url=f"https://{address}:{CONTROL_PORT}{plan.control_path}",
+        password_file=data_dir / PASSWORD,
+        pin=pin_of_file(data_dir / CERTIFICATE),
+        pid=pid,
+        data_dir=data_dir,
+        leaf=leaf_of(data_dir) if plan.has_leaf else b"",
+        proxy=f"http://{address if plan.shares_proxy else '127.0.0.1'}:{proxy_port(i)}"
+        if plan.has_proxy
+        else "",
+        sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",
+        i2cp=f"127.0.0.1:{i2cp_port(i)}" if plan.has_i2cp else "",
+        console=f"http://127.0.0.1:{console_port(i)}" if plan.has_console else "",
+        address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",
+        place=place,
+    )
+
+
+async def _all_reach_each_other(data_dirs: Sequence[Path]) -> bool:
+    """Whether no router took another for unreachable, in the time in which most dial each other."""
+    for _ in range(SETTLED_S if len(data_dirs) > 1 else 0):
+        await trio.sleep(1)
+        for log in (data_dir / "i2pd.log" for data_dir in data_dirs):
+            if log.exists() and UNREACHABLE in await trio.Path(log).read_text(errors="replace"):
+                return False
+    return True
 
 
 async def make_i2pd(
@@ -217,7 +245,7 @@ async def make_i2pd(
     hops: int = 0,
     ssu2: bool = True,
 ) -> list[Path]:
-    """Make the data directories of routers that know each other, as `i2pd_network` runs them.
+    """Make the data directories of routers that know others, as `i2pd_network` runs them.
 
     The certificate of each I2PControl is in `CERTIFICATE`. The addresses need not exist yet.
     Raises `RouterError` if a router makes no keys in time.
@@ -233,13 +261,25 @@ async def make_i2pd(
         return infos[i] != b""  # when i2pd has made the file, and not written it yet
 
     # The first start makes the routers' keys; only then can they learn of each other.
-    async with _running(plans, data_dirs, places or [""] * len(plans)) as processes:
-        await _wait_for(plans, processes, is_ready)
-    for i, data_dir in enumerate(data_dirs):
-        plans[i].certify(data_dir)
-        for info in infos[:i] + infos[i + 1 :]:
-            introduce(data_dir, info)
+    async with _running(plans, data_dirs, places or [""] * len(plans), [range(len(plans))], is_ready):
+        pass
+    known: list[int] = []
+    for turn in _turns(plans):
+        for i in turn:
+            plans[i].certify(data_dirs[i])
+            for other in [*known, *turn]:
+                if other != i:
+                    introduce(data_dirs[i], infos[other])
+        known += turn
     return data_dirs
+
+
+def _turns(plans: Sequence[RouterPlan]) -> list[list[int]]:
+    """Which routers start at once, by their places in ``plans``, and in which order."""
+    first = [i for i, plan in enumerate(plans) if not plan.starts_last]
+    last = [i for i, plan in enumerate(plans) if plan.starts_last]
+    turns = [[i] for i in sorted(first, key=lambda i: not plans[i].is_floodfill)]
+    return [*turns, last] if last else turns
 
 
 @asynccontextmanager
@@ -249,22 +289,32 @@ async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[Non
     ``options`` are i2pd's and override its configuration file, as ``--i2pcontrol.address=127.0.0.1``. This
     does not wait: I2PControl answers a little later. At the end the router is ended as there.
     """
-    async with _running([RouterPlan()], [router.data_dir], [router.place], *options):
+    async with _running([RouterPlan()], [router.data_dir], [router.place], [[0]], lambda _: True, *options):
         yield
 
 
 @asynccontextmanager
 async def _running(
-    plans: Sequence[RouterPlan], data_dirs: Sequence[Path], places: Sequence[str], *options: str
+    plans: Sequence[RouterPlan],
+    data_dirs: Sequence[Path],
+    places: Sequence[str],
+    turns: Iterable[Sequence[int]],
+    is_ready: Callable[[int], bool],
+    *options: str,
 ) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
-    processes: list[subprocess.Popen[bytes]] = []
+    """Yields the processes, in the order of ``plans``, once all are ready. Those of a turn start `APART_S`
+    after those before are ready."""
+    processes: dict[int, subprocess.Popen[bytes]] = {}
     try:
-        for plan, data_dir, place in zip(plans, data_dirs, places, strict=True):
-            processes.append(_start(plan, data_dir, place, *options))
-        yield processes
+        for turn in turns:
+            for i in turn:
+                processes[i] = _start(plans[i], data_dirs[i], places[i], *options)
+            await _wait_for(plans, {i: processes[i] for i in turn}, is_ready)
+            await trio.sleep(APART_S)
+        yield [processes[i] for i in range(len(plans))]
     finally:
         with trio.CancelScope(shield=True):
-            await _end(processes)
+            await _end(processes.values())
 
 
 def _start(plan: RouterPlan, data_dir: Path, place: str, *options: str) -> subprocess.Popen[bytes]:
@@ -279,7 +329,7 @@ def _start(plan: RouterPlan, data_dir: Path, place: str, *options: str) -> subpr
         )
 
 
-async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+async def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.send_signal(signal.SIGTERM)  # SIGINT would be a graceful shutdown of minutes
     for process in processes:
@@ -291,11 +341,13 @@ async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 async def _wait_for(
-    plans: Sequence[RouterPlan], processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]
+    plans: Sequence[RouterPlan],
+    processes: Mapping[int, subprocess.Popen[bytes]],
+    ready: Callable[[int], bool],
 ) -> None:
-    timeout_s = max(plan.start_timeout_s for plan in plans)
+    timeout_s = max(plans[i].start_timeout_s for i in processes)
     with trio.move_on_after(timeout_s):
-        for i, process in enumerate(processes):
+        for i, process in processes.items():
             while not await trio.to_thread.run_sync(ready, i, abandon_on_cancel=True):  # it connects
                 if process.poll() is not None:
                     raise RouterError(

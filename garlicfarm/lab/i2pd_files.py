@@ -155,14 +155,17 @@ class RouterPlan:
     """More tunnels."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What its data directory contains before its first start, by name, as the keys of a tunnel."""
-    log_level: str = "warn"
+    log_level: str = "info"
     """i2pd's, in ``i2pd.log``. A floodfill with ``info`` writes ``LeaseSet2 updated: `` and the b32 name of
-    the destination whenever it stores a newer LeaseSet."""
+    the destination whenever it stores a newer LeaseSet; below that, no router tells that it takes another for
+    unreachable."""
 
     start_timeout_s: ClassVar[float] = 60.0
     """How long a start may take."""
     control_path: ClassVar[str] = ""
     """Of the URL of its I2PControl."""
+    starts_last: ClassVar[bool] = False
+    """It starts beside its like, after all others, and knows all."""
 
     def configure(self, data_dir: Path, address: str, i: int, hops: int, ssu2: bool) -> None:
         """Make the data directory. ``i``: the router's place in the network, from 0."""

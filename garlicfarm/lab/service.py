@@ -191,7 +191,7 @@ async def service_network(
         kind(is_floodfill=False, has_leaf=False, has_proxy=True, shares_proxy=has_wires, has_sam=has_wires)
         for kind in (RouterPlan,) * clients + kinds.more_clients
     ]
-    storing = [kind(has_leaf=False, log_level="info") for kind in kinds.floodfills]
+    storing = [kind(has_leaf=False) for kind in kinds.floodfills]
     plans = [*servers, *asking, *storing]
     client_ids = tuple(range(len(servers) + 1, len(servers) + len(asking) + 1))
     async with i2pd_network(directory / "routers", plans, wires, hops=hops) as network:

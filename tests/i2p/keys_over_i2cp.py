@@ -32,7 +32,7 @@ def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
         told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
-        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+        *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
 

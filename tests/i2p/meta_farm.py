@@ -36,7 +36,7 @@ QUIET_S = 25.0
 """A second publication for one order would come 20 s after the first."""
 PLANS = [
     *[RouterPlan(is_floodfill=False, has_i2cp=True)] * len(NODES),
-    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+    *[RouterPlan(has_leaf=False)] * FLOODFILLS,
 ]
 STATUSES = 4
 """of the member whose router has died, during which it must not be named again"""

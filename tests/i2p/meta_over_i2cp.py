@@ -82,7 +82,7 @@ async def error_of(publisher: I2cpPublisher, order: PublishOrder) -> str:
 async def main(told: Options) -> None:
     keys = long_term_keys()
     plans = [
-        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+        *[RouterPlan(has_leaf=False)] * FLOODFILLS,
         told.servers(is_floodfill=False, has_leaf=False, has_i2cp=True),
     ]
     async with i2pd_network(told.directory, plans, hops=HOPS) as network:

@@ -61,7 +61,7 @@ PLANS = [
         kind(is_floodfill=False, has_leaf=False, has_proxy=True, has_console=True)
         for kind in (RouterPlan, X25519Plan)
     ],
-    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+    *[RouterPlan(has_leaf=False)] * FLOODFILLS,
 ]
 
 

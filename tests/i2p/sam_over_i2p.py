@@ -34,7 +34,7 @@ def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(has_leaf=False, has_sam=True, is_floodfill=False)] * 2,
         *[told.clients(has_leaf=False, has_proxy=True, is_floodfill=False)] * 3,
-        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+        *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
 

@@ -43,7 +43,7 @@ def plans(told: Options) -> list[RouterPlan]:
         *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 3,
         told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
         *told.carrying(),
-        *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+        *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
 
@@ -129,6 +129,15 @@ async def figures(publisher: Publisher) -> object:
     return msgspec.to_builtins((await publisher.status()).leaf)
 
 
+async def wait_acknowledged(publisher: Publisher) -> None:
+    """Until a client has acknowledged something of a stream that is open."""
+    while True:
+        leaf = (await publisher.status()).leaf
+        if leaf and leaf.streams and leaf.streams.round_trip_ms is not None:
+            return
+        await trio.sleep(0.1)  # no figure wakes anyone
+
+
 async def wait_published_again(publisher: Publisher) -> None:
     """Until its router has been given another LeaseSet than now."""
     until_ms = (await publisher.status()).until_ms
@@ -178,6 +187,7 @@ async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> Non
         await trio.sleep(STANDBY_S)
         await wait_published_again(a)  # the successor's LeaseSet has to be newer than this one, too
         has_ended = await nursery.start(drip, network[CLIENT - 1].proxy, host)
+        await wait_acknowledged(a)
         tell("figures", publishes=await figures(a), stands_by=await figures(b))
         until_ms = (await a.status()).until_ms or 0
         begun_s = trio.current_time()
