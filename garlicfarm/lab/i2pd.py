@@ -188,11 +188,14 @@ async def i2pd_network(
         for i in range(count):
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
+
+    def listens(i: int) -> bool:
+        return _listens(addresses[i])
+
     for _ in range(NETWORKS):
         data_dirs = await make_i2pd(base_dir, addresses, plans, places, hops=hops, ssu2=ssu2)
-        async with _running(
-            plans, data_dirs, places, _turns(plans), lambda i: _listens(addresses[i])
-        ) as processes:
+        turns = [[i] for i in _order(plans)]
+        async with _running(plans, data_dirs, places, turns, listens) as processes:
             if await _all_reach_each_other(data_dirs):
                 routers = [
                     _router(i, plan, data_dirs[i], addresses[i], places[i], processes[i].pid)
@@ -263,23 +266,17 @@ async def make_i2pd(
     # The first start makes the routers' keys; only then can they learn of each other.
     async with _running(plans, data_dirs, places or [""] * len(plans), [range(len(plans))], is_ready):
         pass
-    known: list[int] = []
-    for turn in _turns(plans):
-        for i in turn:
-            plans[i].certify(data_dirs[i])
-            for other in [*known, *turn]:
-                if other != i:
-                    introduce(data_dirs[i], infos[other])
-        known += turn
+    order = _order(plans)
+    for place, i in enumerate(order):
+        plans[i].certify(data_dirs[i])
+        for other in order[:place]:
+            introduce(data_dirs[i], infos[other])
     return data_dirs
 
 
-def _turns(plans: Sequence[RouterPlan]) -> list[list[int]]:
-    """Which routers start at once, by their places in ``plans``, and in which order."""
-    first = [i for i, plan in enumerate(plans) if not plan.starts_last]
-    last = [i for i, plan in enumerate(plans) if plan.starts_last]
-    turns = [[i] for i in sorted(first, key=lambda i: not plans[i].is_floodfill)]
-    return [*turns, last] if last else turns
+def _order(plans: Sequence[RouterPlan]) -> list[int]:
+    """In which the routers start, by their places in ``plans``: those first that start soonest."""
+    return sorted(range(len(plans)), key=lambda i: (plans[i].start_timeout_s, not plans[i].is_floodfill))
 
 
 @asynccontextmanager

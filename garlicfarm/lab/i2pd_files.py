@@ -164,8 +164,6 @@ class RouterPlan:
     """How long a start may take."""
     control_path: ClassVar[str] = ""
     """Of the URL of its I2PControl."""
-    starts_last: ClassVar[bool] = False
-    """It starts beside its like, after all others, and knows all."""
 
     def configure(self, data_dir: Path, address: str, i: int, hops: int, ssu2: bool) -> None:
         """Make the data directory. ``i``: the router's place in the network, from 0."""

@@ -149,7 +149,6 @@ class JavaPlan(RouterPlan):
 
     start_timeout_s: ClassVar[float] = 300.0
     control_path: ClassVar[str] = "/jsonrpc/"
-    starts_last: ClassVar[bool] = True
 
     def configure(self, data_dir: Path, address: str, i: int, hops: int, ssu2: bool) -> None:
         control = data_dir / CONTROL
