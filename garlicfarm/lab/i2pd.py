@@ -48,7 +48,7 @@ STOP_TIMEOUT_S = 5.0
 APART_S = 0.5
 """Between the starts of two routers: 2, 7 and 12 s after its start, each dials others."""
 SETTLED_S = 15
-NETWORKS = 3
+NETWORKS = 10
 UNREACHABLE = "Transports: No compatible addresses available"
 """What i2pd logs when it takes another router for unreachable."""
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}

@@ -1,6 +1,6 @@
 """The bundles of a service are replaced at members that publish or stand by, through real routers, while a
 client asks each second. Prints what came about, a JSON document per line. In a network namespace:
-python -m tests.i2p.keys_over_i2cp DIRECTORY [--servers java] [--clients java]"""
+python -m tests.i2p.keys_over_i2cp DIRECTORY [--servers java] [--clients java] [--hops 1 --carriers 2]"""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 2,
         told.clients(is_floodfill=False, has_leaf=False, has_proxy=True),
+        *told.carrying(),
         *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
@@ -52,10 +53,10 @@ async def wait_not_ready(publisher: Publisher) -> list[str]:
 
 
 async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> None:
-    directory = told.directory
+    directory, hops = told.directory, told.hops
     keys = long_term_keys()
     a, b = [
-        publisher_at(directory, keys, network[id_ - 1], await nursery.start(serve_site, f"node {id_}"))
+        publisher_at(directory, keys, network[id_ - 1], await nursery.start(serve_site, f"node {id_}"), hops)
         for id_ in (A, B)
     ]
     floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
@@ -69,7 +70,7 @@ async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> Non
 
     def replace(id_: int) -> bytes:
         (path,) = (each for each in directory.rglob("*.bundle") if f"{id_}" in each.name)
-        offline = renew(path, now_ms(), node=id_, hops=0).offline
+        offline = renew(path, now_ms(), node=id_, hops=hops).offline
         assert offline is not None
         return offline.transient
 
@@ -118,7 +119,7 @@ async def run(told: Options, network: I2pdNetwork, nursery: trio.Nursery) -> Non
 
 
 async def main(told: Options) -> None:
-    routers = i2pd_network(told.directory / "routers", plans(told))
+    routers = i2pd_network(told.directory / "routers", plans(told), hops=told.hops)
     with trio.fail_after(DEADLINE_S):
         async with routers as network, trio.open_nursery() as nursery:
             await run(told, network, nursery)

@@ -27,7 +27,6 @@ DEADLINE_S = 400.0
 STORED_S = 120.0
 FLOODFILLS = 2
 ROUTER = FLOODFILLS + 1
-HOPS = 0
 
 
 class Floodfills:
@@ -55,9 +54,9 @@ class Floodfills:
                 await trio.sleep(0.2)
 
 
-def publisher_at(address: str, keys: DestinationKeys) -> I2cpPublisher:
+def publisher_at(address: str, keys: DestinationKeys, hops: int) -> I2cpPublisher:
     site = PublisherSite(farm="farm", node_id=1, directory=Path("nowhere"), master=keys)
-    return I2cpPublisher(I2cpConfig(address=address, hops=HOPS), Path(), site)
+    return I2cpPublisher(I2cpConfig(address=address, hops=hops), Path(), site)
 
 
 async def publish(publisher: I2cpPublisher, order: PublishOrder) -> None:
@@ -80,16 +79,17 @@ async def error_of(publisher: I2cpPublisher, order: PublishOrder) -> str:
 
 
 async def main(told: Options) -> None:
-    keys = long_term_keys()
+    keys, hops = long_term_keys(), told.hops
     plans = [
         *[RouterPlan(has_leaf=False)] * FLOODFILLS,
         told.servers(is_floodfill=False, has_leaf=False, has_i2cp=True),
+        *told.carrying(),
     ]
-    async with i2pd_network(told.directory, plans, hops=HOPS) as network:
+    async with i2pd_network(told.directory, plans, hops=hops) as network:
         address = network[ROUTER - 1].i2cp
         floodfills = Floodfills(network[:FLOODFILLS], keys.destination)
         with trio.fail_after(DEADLINE_S):
-            async with publisher_at(address, keys) as publisher:
+            async with publisher_at(address, keys, hops) as publisher:
                 await publisher.standby()
                 for number in (1, 2):
                     order = publication(keys, 7, now_ms())
@@ -97,7 +97,7 @@ async def main(told: Options) -> None:
                     tell("taken", number=number)
                     tell("stored", counts=await floodfills.all_stored(number))
 
-                async with publisher_at(address, keys) as another:
+                async with publisher_at(address, keys, hops) as another:
                     tell("another", error=await error_of(another, order))
 
                 network.kill(ROUTER)
@@ -112,8 +112,8 @@ async def main(told: Options) -> None:
                 tell("taken", number=3)
                 tell("stored", counts=await floodfills.all_stored(3))
 
-            keys = bundle(now_ms(), hops=HOPS)
-            async with publisher_at(address, keys) as publisher:
+            keys = bundle(now_ms(), hops=hops)
+            async with publisher_at(address, keys, hops) as publisher:
                 await publisher.standby()
                 await publish(publisher, publication(keys, 8, now_ms()))
                 tell("taken", number=4)

@@ -1,6 +1,6 @@
 """A service that `SamPublisher` publishes on one real router after another; prints what came about, a JSON
 document per line. In a network namespace:
-python -m tests.i2p.sam_over_i2p DIRECTORY [--servers java] [--clients java]"""
+python -m tests.i2p.sam_over_i2p DIRECTORY [--servers java] [--clients java] [--hops 1]"""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def plans(told: Options) -> list[RouterPlan]:
     return [
         *[told.servers(has_leaf=False, has_sam=True, is_floodfill=False)] * 2,
         *[told.clients(has_leaf=False, has_proxy=True, is_floodfill=False)] * 3,
+        *told.carrying(),
         *[RouterPlan(has_leaf=False)] * FLOODFILLS,
     ]
 
 
-def publisher(router: I2pdRouter, keys: Path, address: str = "") -> SamPublisher:
-    """A publisher at ``router``, or at another ``address``, without hops."""
-    config = SamConfig(address=address or router.sam, keys=keys.name, hops=0, quantity=2)
+def publisher(router: I2pdRouter, keys: Path, hops: int, address: str = "") -> SamPublisher:
+    """A publisher at ``router``, or at another ``address``."""
+    config = SamConfig(address=address or router.sam, keys=keys.name, hops=hops, quantity=2)
     return SamPublisher(config, keys.parent, PublisherSite(farm="farm", node_id=1, directory=keys.parent))
 
 
@@ -85,16 +86,16 @@ async def lost(made: SamPublisher) -> tuple[float, str]:
     return trio.current_time() - begun, problem
 
 
-async def run(directory: Path, network: I2pdNetwork) -> None:
+async def run(directory: Path, network: I2pdNetwork, hops: int) -> None:
     keys_path = directory / "service.key"
     keys = create_keys(keys_path)
     floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
 
-    tell("no-sam", problem=await refused(publisher(network[A], keys_path, address="127.0.0.1:7999")))
+    tell("no-sam", problem=await refused(publisher(network[A], keys_path, hops, "127.0.0.1:7999")))
     proxy = network[C].proxy.removeprefix("http://")
-    tell("no-sam", problem=await refused(publisher(network[A], keys_path, address=proxy)))
+    tell("no-sam", problem=await refused(publisher(network[A], keys_path, hops, proxy)))
 
-    first = publisher(network[A], keys_path)
+    first = publisher(network[A], keys_path, hops)
     async with first:
         await first.standby()
         tell("published", seconds=await publish(first, 1))
@@ -102,7 +103,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         with trio.fail_after(HANG_GUARD_S):
             await first.retire(None)
 
-        second = publisher(network[B], keys_path)
+        second = publisher(network[B], keys_path, hops)
         async with second:
             await second.standby()
             tell("published", seconds=await succeed(second, 2, floodfills))
@@ -121,9 +122,9 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         await first.standby()
         tell("published", seconds=await publish(first, 4))
 
-    other = bundle(now_ms(), hops=0)
+    other = bundle(now_ms(), hops=hops)
     write_bundle(directory / "other.bundle", other)
-    async with publisher(network[A], directory / "other.bundle") as third:
+    async with publisher(network[A], directory / "other.bundle", hops) as third:
         await third.standby()
         tell("published", seconds=await publish(third, 5), transient=third.key is not None)
         tell("fetched", seconds=await fetch(network[C], other.destination))
@@ -139,9 +140,10 @@ async def refused(made: SamPublisher) -> str:
 
 
 async def main(told: Options) -> None:
-    async with i2pd_network(told.directory, plans(told)) as network, trio.open_nursery() as nursery:
+    routers = i2pd_network(told.directory, plans(told), hops=told.hops)
+    async with routers as network, trio.open_nursery() as nursery:
         await nursery.start(site.serve_site, PAGE, PORT)
-        await run(told.directory, network)
+        await run(told.directory, network, told.hops)
         nursery.cancel_scope.cancel()
 
 

@@ -6,11 +6,9 @@ tunnels to single I2CP ports; two store LeaseSets. The service listens at two ta
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import trio
 import trio.lowlevel
@@ -23,7 +21,7 @@ from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
 from garlicfarm.lab.site import fetch
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import PublisherSite, PublishOrder
-from tests.i2p.script import tell
+from tests.i2p.script import Options, options, tell
 from tests.running import wait_until
 
 HTTP_PORT, IRC_PORT = 7001, 7002
@@ -91,7 +89,8 @@ async def status_of(sent: bytes) -> str:
     return got.partition(b"\r\n")[0].decode()
 
 
-async def main(directory: Path) -> None:
+async def main(told: Options) -> None:
+    directory = told.directory
     keys = create_keys(directory / "site.key")
     host = b32_address(keys.destination)
     tunnels = [
@@ -101,13 +100,14 @@ async def main(directory: Path) -> None:
     plans = [
         RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
         RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True, tunnels=tunnels),
+        *told.carrying(),
         *[RouterPlan(has_leaf=False)] * 2,
     ]
     sites = [Site("first"), Site("second")]
     irc = Site("irc")
     async with (
         trio.open_nursery() as nursery,
-        i2pd_network(directory / "routers", plans, ssu2=False) as routers,
+        i2pd_network(directory / "routers", plans, hops=told.hops) as routers,
     ):
         for site in (*sites, irc):
             await nursery.start(site.run)
@@ -115,7 +115,7 @@ async def main(directory: Path) -> None:
             "mode": "service",
             "address": routers[0].i2cp,
             "keys": "site.key",
-            "hops": 0,
+            "hops": told.hops,
             "targets": [f"127.0.0.1:{site.port}" for site in sites],
             "ports": {"6667": [f"127.0.0.1:{irc.port}"]},
             "client_headers": True,
@@ -186,4 +186,4 @@ async def try_all(sites: list[Site], irc: Site, host: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(partial(main, Path(sys.argv[1])))
+    trio.run(main, options())

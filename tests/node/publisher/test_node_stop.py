@@ -39,7 +39,7 @@ async def test_publisher_that_is_stopped_ends_when_its_successor_publishes(
     assert told["meta"]["publishConfig"] == "off"
     assert "publishing" not in told["meta"]
     assert "publishing" not in released["meta"]
-    assert farm.nodes.replica(others[0]).leader_id in others
+    await wait_until(lambda: farm.nodes.replica(others[0]).leader_id in others)
 
 
 async def test_drained_node_stays_up_and_takes_part_again_when_it_is_told_to(farm: ServiceFarm) -> None:
