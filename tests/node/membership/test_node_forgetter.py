@@ -93,6 +93,7 @@ async def farm(size: int) -> AsyncIterator[Nodes]:
         yield running
 
 
+@pytest.mark.slow
 async def test_farm_outlives_one_death_after_the_other(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

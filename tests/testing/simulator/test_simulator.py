@@ -205,7 +205,8 @@ def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> 
     assert simulation.least_left_ms > 0
 
 
-@pytest.mark.parametrize("preset", ["clearnet", pytest.param("i2p", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
 def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str) -> None:
     LeaderKills(3, preset_setting(preset), on_statuses=True).run()
     with pytest.raises(Violation, match="would have to stop"):
