@@ -159,16 +159,16 @@ async def i2pd_network(
 ) -> AsyncIterator[I2pdNetwork]:
     """Run an i2pd router for each of ``plans`` (1 … 200) below ``base_dir``.
 
-    They start one after another, floodfills first, and each knows those before it: of two routers that dial
-    each other at once, i2pd 2.56 and later take one for unreachable for eight minutes. Where that happens all
-    the same, as i2pd's log tells, the network is made anew.
+    They start one after another, floodfills first, and each knows those before it: a router of i2pd that
+    dials one which dials it at the same moment, or is not there yet, takes that for unreachable for eight
+    minutes. Where one does so all the same, as its log tells, the network is made anew.
 
     ``wires``: the first router runs on host 1, and so on; a client of its proxy must run there, too, unless
     the router shares it. ``hops``: of each tunnel; one hop takes five routers. ``ssu2`` False: they use TCP
     only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
     doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them `SETTLED_S` after the
-    I2PControl of each listens. At the end, and when cancelled, all routers are ended; they also
-    end if this process is killed.
+    I2PControl of each listens. At the end, and when cancelled, all routers are ended; they also end if this
+    process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
     router ends or does not listen in time, or none of `NETWORKS` in a row has routers that reach each other.
