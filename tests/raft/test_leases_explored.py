@@ -50,6 +50,7 @@ def test_leader_that_reaches_only_the_named_member_of_five_extends_nothing() -> 
     assert_never_two(explore(Model(FIVE), FEW))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bounds", "read", "off"),
     [

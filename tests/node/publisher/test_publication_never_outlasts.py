@@ -116,7 +116,7 @@ async def check(host: Hosting, plugin: ModelPlugin, moved: SimpleNamespace) -> N
         await trio.sleep(CHECK_EVERY_S)
 
 
-@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.parametrize("first", [0, pytest.param(10, marks=pytest.mark.slow)])
 def test_nothing_stays_published_beyond_the_lease_or_unsaid(first: int, moved: SimpleNamespace) -> None:
     publications = 0
     for seed in range(first, first + 10):

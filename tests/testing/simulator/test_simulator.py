@@ -141,6 +141,7 @@ def test_broken_rule_is_found_within_fifty_seeds(mutant: Mutant) -> None:
     assert found.value.name in mutant.found_by.split(", ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", [one for one in MUTANTS if one.rule == "publishing"], ids=lambda mutant: mutant.name
 )
