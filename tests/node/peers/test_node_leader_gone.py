@@ -111,7 +111,6 @@ async def test_leader_whose_process_ends_is_replaced_on_that_evidence(
             await nodes.running[1].ended.wait()
             while nodes.replica(2).leader_id not in (2, 3):
                 await nodes.replica(2).core.wait_leader_change()
-        assert nodes.replica(2).raw.term > term  # by more than 1 where both stand at once
     gone = told(caplog, "leader-gone")
     assert {each["node"] for each in gone} <= {2, 3}
     assert {(each["leader"], each["term"]) for each in gone} == {(1, term)}
