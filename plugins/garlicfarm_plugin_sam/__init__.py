@@ -45,8 +45,9 @@ from garlicfarm.service_keys import ServiceKeys, check_targets, parse_target
 ANSWER_TIMEOUT_S = 5.0
 WATCH_INTERVAL_S = 5.0
 LOOKUP_INTERVAL_S = 2.0
-REOPEN_AFTER_S = 10.0
-"""i2pd 2.45 does not serve a destination that is opened again sooner, and may crash."""
+REOPEN_AFTER_S = 30.0
+"""How long i2pd may keep the destination of a session that has ended: 5 s, and since 2.57 while there are
+streams that clients have begun meanwhile. If it is opened again before, i2pd may crash, or not serve it."""
 
 _HINTS = {
     "DUPLICATED_DEST": "end the tunnel or the program that uses the same keys at this router",
@@ -120,7 +121,7 @@ class SamPublisher(Publisher):
         self._is_router_gone = False
         self._standing_by = trio.CancelScope()
         self._changed = trio.Event()
-        self._closed_at = 0.0
+        self._reopenable_at: float | None = None
         self._nursery: trio.Nursery | None = None
         self._manager: Any = None
 
@@ -137,8 +138,7 @@ class SamPublisher(Publisher):
         return self._keys.report
 
     async def __aenter__(self) -> Self:
-        # An earlier process, or this one, may have left a session only now.
-        self._closed_at = trio.current_time()
+        self._reopenable_at = None  # an earlier process, or this one, may have left a session
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._keys.watch, self._notify)
@@ -155,7 +155,7 @@ class SamPublisher(Publisher):
                 self._service = None
 
     async def standby(self) -> None:
-        """See `Publisher.standby`. It takes 10 s after entering and after `retire`."""
+        """See `Publisher.standby`. It takes `REOPEN_AFTER_S` at first, and after a session."""
         self._standing_by.cancel()
         await self._close()
         self._keys.take_new()
@@ -219,12 +219,9 @@ class SamPublisher(Publisher):
         assert self._nursery is not None, "not entered"
         private_key = self._keys.keys.sam_private_key()
         service = _Service(SamSession(self._address, private_key, self._options(), self._login))
-        try:
-            with _told(), self._answering():
-                await service.session.open()
-        except BaseException:
-            self._closed_at = trio.current_time()  # it may have begun
-            raise
+        self._reopenable_at = None  # even if this fails, it may have begun
+        with _told(), self._answering():
+            await service.session.open()
         self._nursery.start_soon(self._watch, service)
         return service
 
@@ -325,7 +322,6 @@ class SamPublisher(Publisher):
         service.asking.cancel()
         if self._service is service:
             self._service = None
-            self._closed_at = trio.current_time()
         self._notify()
 
     def _notify(self) -> None:
@@ -344,10 +340,13 @@ class SamPublisher(Publisher):
         finally:
             service.session.close()
             self._service = None
-            self._closed_at = trio.current_time()
 
     async def _wait_reopenable(self) -> None:
-        await trio.sleep_until(self._closed_at + REOPEN_AFTER_S)
+        """Counted from when the router answers: one that hung learns only then of the end of a session."""
+        if self._reopenable_at is None:
+            await self._check_router()
+            self._reopenable_at = trio.current_time() + REOPEN_AFTER_S
+        await trio.sleep_until(self._reopenable_at)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
