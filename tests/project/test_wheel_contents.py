@@ -139,7 +139,7 @@ def test_wheel_is_not_built_with_a_commit_that_no_handshake_can_carry(tmp_path: 
         build(ROOT, tmp_path, "wheel", "a, b")
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("sdist", marks=pytest.mark.slow)])
 def test_distribution_built_twice_is_the_same_byte_for_byte(kind: str, tmp_path: Path) -> None:
     digests = set()
     for number, changed_s in enumerate((1, 2_000_000_000)):

@@ -135,7 +135,7 @@ def lived(margin: int, R: int, seed: int, weights: dict[str, int] | None = None)
     return made
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "other", [Pinned(margin=0), Pinned(margin=20_000, R=10), Pinned(R=6), Pinned(margin=10_000, weights=EVEN)]
 )

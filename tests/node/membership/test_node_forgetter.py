@@ -129,6 +129,7 @@ async def test_farm_outlives_one_death_after_the_other(
         assert refused.value.reason is Refusal.ID_USED_BEFORE
 
 
+@pytest.mark.slow
 async def test_two_that_die_at_once_are_removed_one_after_the_other(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +159,7 @@ async def test_leader_that_dies_is_removed_and_another_change_of_the_leader_begi
         await four.removed(dead, within_s=HOUR_S / 4 + SLACK_S)
 
 
+@pytest.mark.slow
 async def test_member_that_is_only_cut_off_from_the_leader_is_kept(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

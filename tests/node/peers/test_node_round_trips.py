@@ -99,6 +99,7 @@ async def missed_after_s(farm: Cluster) -> float:
     return took_s
 
 
+@pytest.mark.slow
 async def test_quick_round_trips_shorten_what_all_members_wait_for_a_leader(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,7 +51,7 @@ def test_other_sizes_hold_every_invariant_and_heal(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> None:
-    assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
+    assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 3)) > 3
 
 
 def test_status_that_is_posted_again_is_not_taken_for_a_flap() -> None:
