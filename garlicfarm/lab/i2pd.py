@@ -168,7 +168,7 @@ async def i2pd_network(
     only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
     doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them `SETTLED_S` after the
     I2PControl of each listens. At the end, and when cancelled, all routers are ended; they also end if this
-    process is killed.
+    process is killed. An error in between gets a note for each that had ended before, killed or not.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
     router ends or does not listen in time, or none of `NETWORKS` in a row has routers that reach each other.
@@ -201,7 +201,13 @@ async def i2pd_network(
                     _router(i, plan, data_dirs[i], addresses[i], places[i], processes[i].pid)
                     for i, plan in enumerate(plans)
                 ]
-                yield I2pdNetwork(routers, processes, plans)
+                try:
+                    yield I2pdNetwork(routers, processes, plans)
+                except Exception as error:
+                    for router_id, process in enumerate(processes, 1):
+                        if process.poll() is not None:
+                            error.add_note(f"router {router_id} had ended with status {process.returncode}")
+                    raise
                 return
         for data_dir in data_dirs:
             shutil.rmtree(data_dir)

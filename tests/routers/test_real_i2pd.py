@@ -53,6 +53,31 @@ def test_routers_end_with_the_process_that_started_them_even_if_killed(tmp_path:
     until(lambda: not running_below(tmp_path))
 
 
+CRASHED = """
+import os, signal, sys, trio
+from pathlib import Path
+from garlicfarm.lab.i2pd import i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
+
+async def main():
+    async with i2pd_network(Path(sys.argv[1]), [RouterPlan()]) as network:
+        os.kill(network[0].pid, signal.SIGSEGV)
+        while network.is_running(1):
+            await trio.sleep(0.01)
+        raise ValueError("not as expected")
+
+trio.run(main)
+"""
+
+
+@pytest.mark.i2pd
+@pytest.mark.netns
+def test_error_says_which_routers_had_ended(tmp_path: Path) -> None:
+    command = [*NAMESPACE, sys.executable, "-c", CRASHED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert "ValueError: not as expected\nrouter 1 had ended with status -11\n" in ended.stderr
+
+
 def running_below(directory: Path) -> list[int]:
     """The processes whose command line names ``directory``, ours and zombies excepted."""
     found = []
