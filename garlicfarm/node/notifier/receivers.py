@@ -62,17 +62,22 @@ class WebhookReceiver:
 
     async def send(self, notice: Notice, body: bytes) -> None:
         # Not at the top: most nodes have no receiver. In a thread: it takes as long as Trio to import.
-        httpx = await trio.to_thread.run_sync(import_module, "httpx")
+        await trio.to_thread.run_sync(import_module, "httpx")
+        import httpx
+
+        class Body(RequestBody, httpx.AsyncByteStream):
+            """Not httpx's own, a generator."""
+
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"garlicfarm/{__version__}",
             "Connection": "close",
-            "Content-Length": str(len(body)),
         }
         if self._secret is not None:
             headers[SIGNATURE] = f"sha256={hmac.new(self._secret, body, sha256).hexdigest()}"
         try:
-            request = httpx.Request("POST", self._url, headers=headers, content=RequestBody(body))
+            request = httpx.Request("POST", self._url, headers=headers, content=body)
+            request.stream = Body(body)
             # A transport: a client would follow the proxies of the environment.
             async with httpx.AsyncHTTPTransport() as transport:
                 status = (await transport.handle_async_request(request)).status_code

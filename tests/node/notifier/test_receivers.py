@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hmac
 import json
 import logging
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.config.model import NotifySection
 from garlicfarm.errors import ConfigError
@@ -234,3 +236,17 @@ def test_secret_that_cannot_be_read_is_a_fault_of_the_configuration(tmp_path: Pa
     section = NotifySection(kind="webhook", url="http://127.0.0.1/", secret_file=tmp_path / "none")
     with pytest.raises(ConfigError):
         make_receiver(0, section, tmp_path)
+
+
+async def test_notice_that_is_cancelled_while_it_is_sent_leaves_no_generator(tmp_path: Path) -> None:
+    """Trio would warn of one."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
+    receiver = make_receiver(0, NotifySection(kind="webhook", url=url), tmp_path)
+    async with trio.open_nursery() as nursery, listener:
+        nursery.start_soon(receiver.send, NOTICE, bytes(100_000_000))
+        async with await listener.accept() as stream:
+            await stream.receive_some(1)
+            await wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+    gc.collect()
