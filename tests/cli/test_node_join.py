@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from garlicfarm.credentials.join_token import JoinToken, decode_token, encode_to
 from garlicfarm.credentials.member_credentials import read_secret_file
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import GarlicFarmError, ProposalDropped
+from garlicfarm.errors import GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
 from garlicfarm.setup.provision import FarmPlan
 from tests.process_farms import leader_of, status_when
@@ -152,10 +152,19 @@ async def take_in(farm: ProcessFarm, joiner: Joiner) -> NodeProcess:
     """Start what has joined, and wait until it has applied all."""
     node = farm.nodes[joiner.token.id] = NodeProcess(joiner.token.id, joiner.directory)
     await farm.start(node.id)
-    async with farm.nodes[await leader_of(farm)].client() as client:
-        index, _ = await client.post(farm.name, b"with the new one")
+    index = await post_to_leader(farm)
     await status_when(farm, node.id, lambda status: status["applied"] >= index)
     return node
+
+
+async def post_to_leader(farm: ProcessFarm) -> int:
+    """The index of what is committed: one of two members that heard nothing of the other while that was not
+    running leads no longer."""
+    with trio.fail_after(TIMEOUT_S):
+        while True:
+            with suppress(NoQuorum, OutcomeUnknown, ProposalDropped):
+                async with farm.nodes[await leader_of(farm)].client() as client:
+                    return (await client.post(farm.name, b"with the new one"))[0]
 
 
 async def state(farm: ProcessFarm, node_id: int) -> tuple[int, bytes]:
