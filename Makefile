@@ -86,7 +86,7 @@ i2pd: .venv/base ## the i2pd of another Debian, SUITE=forky or trixie, for make 
 	@test -x .i2pd/$(SUITE)/i2pd || .venv/bin/python -m tools.debian_i2pd $(SUITE) .i2pd/$(SUITE)
 
 # They wait for routers more than they compute.
-test-i2p: WORKERS = 3
+test-i2p: WORKERS = 4
 test-i2p: .venv/test i2pd ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
 	$(PYTEST) --no-loadscope-reorder -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
