@@ -43,6 +43,7 @@ option.inbound.length=3
 option.outbound.length=3
 option.inbound.quantity=2
 option.outbound.quantity=2
+option.i2p.streaming.limitsManuallySet=true
 """
 
 

@@ -31,6 +31,7 @@ from garlicfarm.lab.i2pd_files import (
     proxy_port,
     sam_port,
 )
+from garlicfarm.setup.i2p_tunnel import Tunnel
 
 KILOBYTES = 1 << 14  # per second: the most that it takes
 HEAP_MB = 96
@@ -95,14 +96,6 @@ option.i2cp.leaseSetEncType=4
 option.i2cp.destination.sigType=7
 """
 PROXY = "name=proxy\ntype=httpclient\ninterface={interface}\nlistenPort={port}\n"
-SERVER = """\
-name={name}
-type=server
-interface=127.0.0.1
-targetHost={host}
-targetPort={port}
-privKeyFile={keys}
-"""
 CLIENT = """\
 name={name}
 type=client
@@ -194,7 +187,7 @@ class JavaPlan(RouterPlan):
         interface = address if self.shares_proxy else "127.0.0.1"
         return [
             *[PROXY.format(interface=interface, port=proxy_port(i))] * self.has_proxy,
-            *[SERVER.format(name="leaf", host=address, port=9000, keys="leaf.dat")] * self.has_leaf,
+            *[Tunnel("leaf", address, 9000, 0, "leaf.dat").java()] * self.has_leaf,
             *(
                 CLIENT.format(
                     name=each.keys,
@@ -203,7 +196,7 @@ class JavaPlan(RouterPlan):
                     keys=each.keys,
                 )
                 if isinstance(each, ClientTunnel)
-                else SERVER.format(**each._asdict())
+                else each.java()
                 for each in self.tunnels
             ),
         ]

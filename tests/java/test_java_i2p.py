@@ -40,6 +40,11 @@ def test_farm_inside_i2p_lives_behind_proxies_and_tunnels_of_java_routers(tmp_pa
     ]
 
 
+def test_tunnel_takes_more_connections_than_java_i2p_allows_by_itself(tmp_path: Path) -> None:
+    (told,) = run("often_over_i2p", tmp_path)
+    assert told["answered"] > 240
+
+
 @HOPS
 @CLIENTS
 def test_service_is_published_moved_and_survives_the_death_of_its_router(

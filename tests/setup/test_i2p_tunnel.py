@@ -129,6 +129,7 @@ def test_setup_for_java_prints_the_tunnel_and_writes_none(here: Path, capsys: Ca
     assert lines["type"] == "server"
     assert (lines["targetHost"], lines["targetPort"]) == ("127.0.0.1", "27150")
     assert lines["privKeyFile"] == "garlicfarm-farm.dat"
+    assert lines["option.i2p.streaming.limitsManuallySet"] == "true"
     assert "--keys" in output.err
     assert run(["i2p", "setup", "--java", "--keys", "garlicfarm-farm.dat"]) == 0
     assert capsys.readouterr().out.endswith(f"\ni2p://{ADDRESS}:27150\n")
