@@ -86,7 +86,8 @@ class FarmClient:
         These errors say that the entries were certainly not appended: `EntryRefused` (by the application; or
         an entry over 1 MiB, or several that are together larger than a message of 1 MiB, which would end the
         connection and other posts on it), `AuthError` (wrong credentials, or the user may not post),
-        `ProposalDropped` (the leader has too much uncommitted), `NoQuorum` (no leader within the deadline).
+        `ProposalDropped` (the leader has too much uncommitted), `NoQuorum` (no leader within the deadline,
+        or one that hands over until then).
         `OutcomeUnknown`: sent, not answered; a repetition may append them twice. Cancelled: as
         `OutcomeUnknown`.
         """
@@ -108,13 +109,15 @@ class FarmClient:
                     self._sent_on = False
                     self._committed = target, response.term
                     return response.next_index - 1, response.term
-                self._redirected(target, response)
+                reason = self._redirected(target, response) or reason
             if trio.current_time() + REDIRECT_PAUSE_S >= deadline:
                 await trio.sleep_until(deadline)
                 raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
             await trio.sleep(REDIRECT_PAUSE_S)
 
-    def _redirected(self, asked: int, response: Response) -> None:
+    def _redirected(self, asked: int, response: Response) -> str:
+        """Aim the next request at the leader that an answer names. Raises the reason of a refusal, unless it
+        passes by itself: then it is returned."""
         if response.destination == response.source and response.next_index:
             match Refusal.of_client_request(response.next_index):
                 case Refusal.ROLE_MISSING:
@@ -123,6 +126,8 @@ class FarmClient:
                     raise EntryRefused("", "too large")
                 case Refusal.ENTRY_REFUSED:
                     raise EntryRefused("", "refused by the application")
+                case Refusal.LEADERSHIP_IN_TRANSFER as passing:
+                    return passing
                 case reason:
                     raise ProposalDropped(reason)
         leader = self._named(response)
@@ -130,6 +135,7 @@ class FarmClient:
             self._target = leader
         else:
             self._turn(asked)
+        return ""
 
     def _named(self, response: Response) -> int | None:
         """The leader that an answer names; None if it cannot be asked."""

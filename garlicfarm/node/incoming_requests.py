@@ -1,7 +1,9 @@
 """Requests that come in over sessions, on their way into the core and back.
 
 Posted entries are checked on the way, for `SLICE_S` in each turn (at least one); the rest waits for the next
-turn. Time decides only when a turn ends, never the outcome of an entry.
+turn. Posts that take less do not wait for larger ones: these are finished one after the other in every second
+turn. If they all went on at once, all would end at about the same time, and in a flood that is too late for
+each of them. A post whose check cannot begin in time is refused. Time decides nothing else.
 """
 
 from __future__ import annotations
@@ -82,8 +84,14 @@ class IncomingRequests:
         self._space = space
         self._run_turn = run_turn
         self._pending: dict[int, PendingResponse] = {}
-        # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn.
+        # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn. Once
+        # a connection's first post has used up a turn, it is among those begun, and waits for those before.
         self._unchecked: dict[Session, deque[_Post]] = {}
+        self._begun: dict[Session, deque[_Post]] = {}
+        self._continues = False  # in this turn, or the last one, the first of those begun is checked
+        self._continued: _Post | None = None  # the last one of which that was more than a beginning
+        # The other half of the time to answer is for the commit (`RaftConfig.max_commit_wait_ms`).
+        self._check_within_s = core.answer_timeout_s / 2
         # Delayed responses, and until when.
         self._delayed: deque[tuple[float, PendingResponse, Response | None]] = deque()
         # A leader that waits for one sends nothing else: this member must not campaign meanwhile.
@@ -154,7 +162,7 @@ class IncomingRequests:
     @property
     def has_unchecked(self) -> bool:
         """Whether `check_posts` has work to do."""
-        return bool(self._unchecked)
+        return bool(self._unchecked or self._begun)
 
     @property
     def next_delayed_at(self) -> float:
@@ -164,15 +172,20 @@ class IncomingRequests:
     def check_posts(self) -> None:
         """Check posted entries, and pass them on. Not when they arrive: this member may not have been the
         leader then."""
-        if not self._unchecked:
+        if not self.has_unchecked:
             return
         until = trio.current_time() + SLICE_S
-        while self._unchecked:
-            session = next(iter(self._unchecked))
-            posts = self._unchecked.pop(session)
+        self._continues = bool(self._begun) and not (self._continues and self._unchecked)
+        while queue := self._begun if self._continues else self._unchecked:
+            session, posts = next(iter(queue.items()))
+            first = posts[0]
             self._check_posts(session, posts, until)
-            if posts:
-                self._unchecked[session] = posts  # behind the others
+            if self._continues and posts and posts[0] is first:
+                self._continued = first
+            else:
+                del queue[session]
+                if posts:  # behind the others
+                    (self._begun if posts[0].next_entry else self._unchecked)[session] = posts
             if trio.current_time() >= until:
                 return
 
@@ -180,18 +193,15 @@ class IncomingRequests:
         """Check the next posts of a connection, `POSTS_AT_ONCE` or until that time, and pass them on
         together."""
         is_leader = self._core.raw.role is Role.LEADER  # if not, the core redirects the client
-        may_post = session.principal.may_post
         origin = origin_now(posts[0].request.source, session.principal.user)
         checked: list[tuple[Request, int]] = []
-        for _ in range(min(len(posts), POSTS_AT_ONCE)):
+        for _ in range(1 if self._continues else min(len(posts), POSTS_AT_ONCE)):
             post = posts[0]
             if post.request.source != origin.member:  # without a handshake each request names its own
                 origin = origin_now(post.request.source, session.principal.user)
             pending = self._pending.get(post.token)
             if pending is not None:  # its connection is open
-                refusal = None if may_post or not is_leader else Refusal.ROLE_MISSING
-                if is_leader and refusal is None:
-                    refusal = self._refusal(post, origin, until)
+                refusal = self._refusal(post, pending, origin, until) if is_leader else None
                 if refusal is not None:
                     del self._pending[post.token]
                     pending.resolve(self._refuse(refusal))
@@ -209,8 +219,12 @@ class IncomingRequests:
         if checked:
             self._core.raw.step_posts(checked)
 
-    def _refusal(self, post: _Post, origin: Origin, until: float) -> Refusal | None:
+    def _refusal(self, post: _Post, pending: PendingResponse, origin: Origin, until: float) -> Refusal | None:
         """The reason to refuse a post (D8). Sets how far its entries are checked, at least one of them."""
+        if not pending.session.principal.may_post:
+            return Refusal.ROLE_MISSING
+        if post is not self._continued and until > pending.since + self._check_within_s:
+            return Refusal.TOO_MUCH_UNCOMMITTED
         entries = post.request.entries
         while True:
             value = entries[post.next_entry].value
@@ -262,7 +276,8 @@ class IncomingRequests:
                 del self._pending[pending.token]
                 pending.resolve(refusal)
             elif request.type is MessageType.CLIENT_REQUEST and request.entries:
-                posts = self._unchecked.setdefault(pending.session, deque())
+                session = pending.session
+                posts = self._begun.get(session) or self._unchecked.setdefault(session, deque())
                 posts.append(_Post(request, pending.token))
             else:
                 self._pass_on(request, pending.token)

@@ -180,14 +180,15 @@ class Proposals:
         raise NoQuorum(f"no leader within {core.answer_timeout_s:g} s")
 
     async def _append(self, entries: Sequence[bytes]) -> tuple[int, int] | None:
-        """Append them here; None if this member no longer leads, and has certainly not appended them."""
+        """Append them here; None if this member does not lead or hands over, and has certainly not appended
+        them."""
         if not (self._space.has_room or all(map(self._application.is_needed, entries))):
             self._metrics.count_proposals("dropped")
             raise ProposalDropped(Refusal.DISK_FULL)
         try:
             return await self.outcome(self.propose(partial(self._core.raw.propose, entries)))
         except ProposalDropped as dropped:
-            if dropped.reason != Refusal.NOT_LEADER:
+            if dropped.reason not in (Refusal.NOT_LEADER, Refusal.LEADERSHIP_IN_TRANSFER):
                 raise
             return None
 
@@ -220,7 +221,8 @@ class Proposals:
             reason = Refusal.of_client_request(response.next_index)
             if reason in (Refusal.ENTRY_TOO_LARGE, Refusal.ENTRY_REFUSED):
                 raise EntryRefused("", f"the leader refuses an entry that this member ({node_id}) accepts")
-            raise ProposalDropped(reason)
+            if reason is not Refusal.LEADERSHIP_IN_TRANSFER:
+                raise ProposalDropped(reason)
         return None
 
     async def _applied_from_jraft(

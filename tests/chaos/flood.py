@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -73,14 +74,15 @@ async def _leads(farm: WatchedFarm) -> tuple[int, int]:
 async def _flooded(farm: WatchedFarm, processes: ProcessFarm, before: tuple[int, int]) -> int:
     """Flood until the quiet user has had its notes committed; how many requests were committed meanwhile.
     ``before``: the leader and its term, which have to stay."""
-    numbers, committed = itertools.count(), 0
+    numbers, committed, told = itertools.count(), 0, Counter[str]()
 
     async def post(client: FarmClient, user: str) -> None:
         nonlocal committed
         while True:
             try:
                 await client.post(_documents(user, next(numbers)))
-            except (OutcomeUnknown, NoQuorum, ProposalDropped):
+            except (OutcomeUnknown, NoQuorum, ProposalDropped) as error:
+                told[type(error).__name__] += 1
                 continue  # it is too much at a time, and the flood goes on
             committed += 1
 
@@ -105,7 +107,10 @@ async def _flooded(farm: WatchedFarm, processes: ProcessFarm, before: tuple[int,
         for user in range(USERS):
             for _ in range(CONNECTIONS):
                 nursery.start_soon(connection, f"flood{user}")
-        await farm.until("none of the flood was committed", begun)
+        try:
+            await farm.until("none of the flood was committed", begun)
+        except Violation as error:
+            raise Violation(f"{error}: {told}") from error
         for _ in range(QUIET_NOTES):
             await farm.until("under the flood, no quiet note was committed", farm.post_fresh)
             if (after := await _leads(farm)) != before:

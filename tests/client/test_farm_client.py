@@ -132,7 +132,6 @@ async def test_server_of_no_help_is_left_for_the_next(first, autojump_clock):
         (said(1, 1, Refusal.ENTRY_REFUSED.number), EntryRefused("", "refused by the application")),
         (said(1, 1, Refusal.ENTRY_TOO_LARGE.number), EntryRefused("", "too large")),
         (said(1, 1, 3), ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)),
-        (said(1, 1, 4), ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)),
         (said(1, 1, 27), ProposalDropped(Refusal.REFUSED)),
         (AuthError("x"), AuthError("x")),
         (OutcomeUnknown("x"), OutcomeUnknown("x")),
@@ -145,6 +144,18 @@ async def test_refusal_is_raised_and_not_repeated(answer, error, autojump_clock)
         await client(rpc_clients).post([b"x"])
     assert str(caught.value) == str(error)
     assert [len(rpc_client.asked) for rpc_client in rpc_clients.values()] == [1, 0]
+
+
+async def test_hand_over_is_waited_for(autojump_clock: Clock) -> None:
+    handing_over = said(1, 1, Refusal.LEADERSHIP_IN_TRANSFER.number)
+    rpc_clients = {1: FakeRpcClient(handing_over), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
+    under_test = client(rpc_clients)
+    with pytest.raises(NoQuorum, match="leadership-in-transfer"):
+        await under_test.post([b"x"])
+    assert trio.current_time() == pytest.approx(TIMEOUT_S, abs=0.1)
+    assert not rpc_clients[2].asked
+    rpc_clients[1].script = [said(1, 2)]  # it has handed over
+    assert await under_test.post([b"x"]) == (1, 5)
 
 
 async def test_no_leader_anywhere_is_no_quorum_at_the_deadline_and_says_why(autojump_clock: Clock) -> None:

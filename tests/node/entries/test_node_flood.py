@@ -37,6 +37,7 @@ from tests.node.support.cluster import client_request
 Clock = trio.testing.MockClock
 COST_S = 0.008  # of an entry, above what one turn takes
 ROUND_S = 3 * 2 * COST_S  # a turn of each of three nodes, which judges one entry and applies one
+LARGE = 35  # entries, far more than one turn judges
 ALICE = Principal("user alice", 0, may_post=True)
 
 
@@ -79,11 +80,11 @@ def application(farm: Replica) -> Costly:
 class Client:
     """A user's connection to a node, in memory."""
 
-    def __init__(self, farm: Replica, nursery: trio.Nursery) -> None:
+    def __init__(self, farm: Replica, nursery: trio.Nursery, answer_timeout_s: float = 3600.0) -> None:
         self._stream, theirs = trio.testing.memory_stream_pair()
         self._decoder = ResponseDecoder()
         self.leave = self._stream.aclose
-        nursery.start_soon(Session(farm.requests, theirs, ALICE, b"", 3600.0).run)
+        nursery.start_soon(Session(farm.requests, theirs, ALICE, b"", answer_timeout_s).run)
 
     async def send(self, *values: bytes) -> None:
         await self._stream.send_all(encode_request(client_request(*values)))
@@ -140,19 +141,41 @@ async def test_flood_of_the_most_costly_entries_leaves_the_heartbeats_their_time
         clients = [Client(farm, nursery) for _ in range(3)]
         for client in clients[:2]:
             for _ in range(2):
-                await client.send(*[b"%d" % number for number in range(500)])
+                await client.send(*[b"%d" % number for number in range(LARGE)])
         await clients[2].send(b"meanwhile")
         quick = (await clients[2].receive()).next_index - 1
-        assert application(farm).counts["judged"] < 500  # what is small does not wait for what is large
+        assert application(farm).counts["judged"] < LARGE  # what is small does not wait for what is large
         answers = [await client.receive() for _ in range(2) for client in clients[:2]]
         indexes = [answer.next_index - 1 for answer in answers]
-        assert sorted(indexes) == indexes == [quick + 500 * n for n in range(1, 5)]
+        assert sorted(indexes) == indexes == [quick + LARGE * n for n in range(1, 5)]
         await nodes.applied(max(indexes))
         assert {node: most["applied"] for node, most in turns.items()} == dict.fromkeys(nodes.running, 1)
         assert turns[leader]["judged"] == 1
         assert gap_s() <= heartbeat_s + ROUND_S
         assert (farm.is_leader, farm.raw.term) == (True, term)
         assert len({nodes.application(node).snapshot() for node in nodes.running}) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_large_posts_that_take_too_long_together_some_are_committed(autojump_clock: Clock) -> None:
+    """And the others are refused, while their connections go on: none is judged in vain."""
+    async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
+        farm = nodes.replica(await nodes.leader())
+        answer_s, last = farm.core.answer_timeout_s, farm.raw.status().last_index
+        clients = [Client(farm, nursery, answer_s) for _ in range(int(2 * answer_s / (LARGE * COST_S)))]
+        for client in clients:
+            await client.send(*[b"%d" % number for number in range(LARGE)])
+        answers = [await client.receive() for client in clients]
+        committed = [answer for answer in answers if answer.accepted]
+        refused = [answer.next_index for answer in answers if not answer.accepted]
+        assert answers[0].accepted
+        assert set(refused) == {Refusal.TOO_MUCH_UNCOMMITTED.number}
+        assert farm.raw.status().last_index == last + LARGE * len(committed)
+        judged = application(farm).counts["judged"] - LARGE * len(committed)
+        assert judged <= len(refused)  # of one that is refused, what was judged while it was thought small
+        for client in clients:
+            await client.send()
+            assert (await client.receive()).accepted
         nursery.cancel_scope.cancel()
 
 

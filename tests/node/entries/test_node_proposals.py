@@ -166,6 +166,26 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
             assert (answer.accepted, answer.next_index) == (False, Refusal.TOO_MUCH_UNCOMMITTED.number)
 
 
+async def test_posts_of_any_way_in_wait_for_the_end_of_a_hand_over(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, raft=STEADY) as nodes, nodes.client() as client:
+        leader = await nodes.leader()
+        await client.post([b"before"])
+        farm, term = nodes.replica(leader), nodes.replica(leader).raw.term
+        farm.core.put(farm.raw.transfer_leadership, leader % 3 + 1)
+        places: list[tuple[int, int]] = []
+
+        async def post_here() -> None:
+            places.append(await farm.post(b"here"))
+
+        async def post_by_wire() -> None:
+            places.append(await client.post([b"there"]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(post_here)
+            nursery.start_soon(post_by_wire)
+        assert all(later > term for _, later in places)
+
+
 async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
     async with cluster(tmp_path, application="publisher") as nodes:
         await nodes.leader()
@@ -214,7 +234,7 @@ def said(accepted: bool, destination: int, next_index: int) -> Response:
 ANSWERS: list[tuple[Response | GarlicFarmError | None, object]] = [
     (said(True, 2, 43), (42, 7)),
     (said(False, 2, Refusal.TOO_MUCH_UNCOMMITTED.number), ProposalDropped),
-    (said(False, 2, Refusal.LEADERSHIP_IN_TRANSFER.number), ProposalDropped),
+    (said(False, 2, Refusal.LEADERSHIP_IN_TRANSFER.number), None),
     (said(False, 2, Refusal.ENTRY_REFUSED.number), EntryRefused),
     (said(False, 2, Refusal.ENTRY_TOO_LARGE.number), EntryRefused),
     (said(False, 3, 0), None),
