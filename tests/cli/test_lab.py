@@ -186,6 +186,7 @@ def test_lab_starts_without_a_warning_and_its_leases_outlast_an_election(tmp_pat
         assert [line for line in log().splitlines() if " INFO " not in line] == []
 
 
+@pytest.mark.slow
 def test_lab_ends_a_node_that_was_started_again_by_hand(tmp_path: Path) -> None:
     """By hand, as the lab's screen says. Before that a node that ends is a lab that does not start."""
     size = {"COLUMNS": "500", "LINES": "60", "TERM": "xterm"}

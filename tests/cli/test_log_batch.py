@@ -111,6 +111,7 @@ async def write(process: trio.Process, data: bytes) -> None:
     await process.stdin.aclose()
 
 
+@pytest.mark.slow
 async def test_statements_hold_when_the_leader_is_killed_in_the_middle(tmp_path: Path) -> None:
     """The command asks a node that stays; its input does not end by itself."""
     async with process_farm(tmp_path / "farm", 3, PLAN) as farm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +25,17 @@ class Target(NamedTuple):
     required: frozenset[str]
     """The markers of which continuous integration accepts no skipped test."""
 
-    def runs(self, path: Path, markers: set[str]) -> bool:
-        names = dict.fromkeys(re.findall(r"\w+", self.chosen), False) | dict.fromkeys(markers, True)
-        return path.is_relative_to(self.folder) and eval(self.chosen, {}, names)
+    def runs(self, path: Path, markers: frozenset[str]) -> bool:
+        return path.is_relative_to(self.folder) and _are_chosen(self.chosen, markers)
 
 
+@cache
+def _are_chosen(expression: str, markers: frozenset[str]) -> bool:
+    names = dict.fromkeys(re.findall(r"\w+", expression), False) | dict.fromkeys(markers, True)
+    return bool(eval(expression, {}, names))
+
+
+@cache
 def targets() -> dict[str, Target]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (quick,) = re.findall(r"^QUICK = (.*)$", makefile, re.MULTILINE)
@@ -47,7 +54,7 @@ def targets() -> dict[str, Target]:
 
 
 @pytest.fixture
-def collected(request: pytest.FixtureRequest) -> list[tuple[str, Path, set[str]]]:
+def collected(request: pytest.FixtureRequest) -> list[tuple[str, Path, frozenset[str]]]:
     """All tests that this run collected, those of other targets included: name, file and markers of each."""
     (conftest,) = {
         module
@@ -55,7 +62,7 @@ def collected(request: pytest.FixtureRequest) -> list[tuple[str, Path, set[str]]
         if getattr(module, "__file__", None) == str(ROOT / "tests/conftest.py")
     }
     return [
-        (item.nodeid, item.path, {marker.name for marker in item.iter_markers()})
+        (item.nodeid, item.path, frozenset({marker.name for marker in item.iter_markers()}))
         for item in request.config.stash[conftest.COLLECTED]
     ]
 
@@ -74,7 +81,7 @@ def test_makefile_names_its_targets_of_tests() -> None:
     }
 
 
-def test_every_test_runs_in_exactly_one_target(collected: list[tuple[str, Path, set[str]]]) -> None:
+def test_every_test_runs_in_exactly_one_target(collected: list[tuple[str, Path, frozenset[str]]]) -> None:
     whole = {name: target for name, target in targets().items() if name != "test-browser"}
     places = {
         name: [target for target in whole if whole[target].runs(path, markers)]
@@ -83,20 +90,22 @@ def test_every_test_runs_in_exactly_one_target(collected: list[tuple[str, Path, 
     assert {name: place for name, place in places.items() if len(place) != 1} == {}
 
 
-def test_browser_tests_run_with_the_slow_ones_too(collected: list[tuple[str, Path, set[str]]]) -> None:
+def test_browser_tests_run_with_the_slow_ones_too(collected: list[tuple[str, Path, frozenset[str]]]) -> None:
     both = targets()
     alone = [test for test in collected if both["test-browser"].runs(*test[1:])]
     assert [test for test in alone if not both["test-slow"].runs(*test[1:])] == []
 
 
-def test_slow_tests_are_in_files_that_name_their_marker(collected: list[tuple[str, Path, set[str]]]) -> None:
+def test_slow_tests_are_in_files_that_name_their_marker(
+    collected: list[tuple[str, Path, frozenset[str]]],
+) -> None:
     """`make test-slow` looks nowhere else."""
     slow = {path for _, path, markers in collected if targets()["test-slow"].runs(path, markers)}
     assert [path for path in slow if "mark.slow" not in path.read_text(encoding="utf-8")] == []
 
 
 def test_ci_requires_each_marker_in_the_target_that_runs_it(
-    collected: list[tuple[str, Path, set[str]]],
+    collected: list[tuple[str, Path, frozenset[str]]],
 ) -> None:
     # A marker that is required where no test has it fails that run: the other direction needs no test.
     missing = {

@@ -120,6 +120,7 @@ def test_wheel_says_which_commit_it_was_made_from(wheel: zipfile.ZipFile, tmp_pa
     assert done.stdout == f"garlicfarm {__version__}" + (f" ({made_from})" if made_from else "") + "\n"
 
 
+@pytest.mark.slow
 def test_wheel_of_a_source_distribution_is_that_of_the_tree_byte_for_byte(tmp_path: Path) -> None:
     for name in ("direct", "sdist", "unpacked", "wheel"):
         (tmp_path / name).mkdir()

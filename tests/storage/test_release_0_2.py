@@ -84,6 +84,7 @@ def test_store_that_0_2_0_wrote_is_opened_and_not_rewritten(tmp_path: Path) -> N
     assert files(tmp_path / "store") == files(DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.history
 def test_0_2_0_goes_on_with_a_store_of_level_0(tmp_path: Path, baseline: Program) -> None:
     shutil.copytree(DATA, tmp_path / "farm")

@@ -219,7 +219,9 @@ def one_more(last: State) -> Batch:
 CALLS_OF_AN_OPEN = 6  # at most: say that nothing is synced, cut, write, sync, sync the directory, say so
 
 
-@pytest.mark.parametrize("keep", [None, 0.0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "keep", [0.0, *(pytest.param(share, marks=pytest.mark.slow) for share in (None, 0.5))]
+)
 @pytest.mark.parametrize("error", [0, errno.EIO])
 def test_each_call_may_be_the_last_one_and_each_of_the_next_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, keep: float | None

@@ -142,6 +142,7 @@ async def test_two_that_die_at_once_are_removed_one_after_the_other(
         assert told(caplog, "silent-member-not-removed") == []
 
 
+@pytest.mark.slow
 async def test_leader_that_dies_is_removed_and_another_change_of_the_leader_begins_no_new_count(
     autojump_clock: Clock,
 ) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from garlicfarm.credentials.destination_keys import create_keys
@@ -69,6 +70,7 @@ async def service_farm(directory: Path) -> AsyncIterator[tuple[ProcessFarm, Mapp
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_router_that_dies_moves_the_role_without_a_status_in_its_turn(tmp_path: Path) -> None:
     async with service_farm(tmp_path) as (farm, routers):
         async with farm.nodes[1].client() as client:

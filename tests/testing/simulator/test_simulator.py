@@ -43,13 +43,14 @@ def test_twelve_seeds_of_three_nodes_hold_every_invariant_and_heal(first: int) -
     assert counts["acknowledged"] > 500
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4, 5])
+@pytest.mark.parametrize("nodes", [1, 2, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 5))])
 def test_other_sizes_hold_every_invariant_and_heal(nodes: int) -> None:
     for seed in range(1, 5):
         assert Simulation(seed, nodes).run().counts["acknowledged"]
 
 
-@pytest.mark.parametrize("nodes", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 3])
 def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> None:
     assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 3)) > 3
 
@@ -214,7 +215,9 @@ def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str) -> N
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 3), on_statuses=True).run(), 5)
 
 
-@pytest.mark.parametrize(("preset", "lease_ms"), [("clearnet", 4_000), ("i2p", 50_000)])
+@pytest.mark.parametrize(
+    ("preset", "lease_ms"), [("clearnet", 4_000), pytest.param("i2p", 50_000, marks=pytest.mark.slow)]
+)
 def test_publisher_with_a_shorter_lease_has_to_stop_when_leaders_die(preset: str, lease_ms: int) -> None:
     with pytest.raises(Violation, match="would have to stop"):
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, 0, lease_ms)).run(), 5)
