@@ -213,6 +213,12 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
         data = bytearray(newest.read_bytes())
         data[-1] ^= 1
         newest.write_bytes(data)
+        file = nodes.directories[1] / "garlicfarm.toml"
+        often = f"snapshot_every_entries = {KEEP['snapshot_every_entries']}"
+        assert often in file.read_text()
+        file.write_text(
+            file.read_text().replace(often, "snapshot_every_entries = 9999")
+        )  # no other one is made
         await nodes.start(1)
         (event,) = told(caplog, "snapshot-unusable")
         assert newest.name in event["cause"]
