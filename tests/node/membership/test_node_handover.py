@@ -91,7 +91,7 @@ def handed_over(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, str]]:
     return [(f["node"], f["peer"], f["unreachable"]) for f in told(caplog, "handing-over")]
 
 
-@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.slow)])
 async def test_leader_that_cannot_reach_a_member_hands_over_and_the_member_is_back(
     size: int, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

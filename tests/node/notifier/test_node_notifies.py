@@ -30,6 +30,7 @@ def texts(web: WebReceiver, kind: str) -> list[str]:
     return [notice["text"] for notice in web.notices() if notice["kind"] == kind]
 
 
+@pytest.mark.slow
 async def test_farm_tells_once_of_a_publisher_and_of_a_member_that_is_lost_and_back(tmp_path: Path) -> None:
     members = {node_id: simulated_member(node_id) for node_id in (1, 2, 3)}
     plan: dict[str, Any] = {"application": "publisher", "raft": STEADY, "interval_ms": 1000}

@@ -150,6 +150,7 @@ async def test_fewer_round_trips_than_a_hundred_are_not_judged(autojump_clock: C
         assert len(slow.told) == 1
 
 
+@pytest.mark.slow
 async def test_slow_member_is_told_of_once_an_hour_while_it_stays_slow(autojump_clock: Clock) -> None:
     async with started() as slow:
         hour = round(3600 / HEARTBEAT_S)

@@ -71,6 +71,7 @@ def test_farms_leave_a_publisher_that_is_not_reached_and_no_liar_moves_the_role(
     assert len({one.liar for one in runs}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run",
     [
