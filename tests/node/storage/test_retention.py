@@ -216,9 +216,8 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
         file = nodes.directories[1] / "garlicfarm.toml"
         often = f"snapshot_every_entries = {KEEP['snapshot_every_entries']}"
         assert often in file.read_text()
-        file.write_text(
-            file.read_text().replace(often, "snapshot_every_entries = 9999")
-        )  # no other one is made
+        # No newer one is made before the test looks.
+        file.write_text(file.read_text().replace(often, "snapshot_every_entries = 9999"))
         await nodes.start(1)
         (event,) = told(caplog, "snapshot-unusable")
         assert newest.name in event["cause"]
